@@ -1,1 +1,7 @@
-//! See docs/ARCHITECTURE.md.
+//! Images and volumes as files: the ISO writer for cloud-init and content disks, image archives, and the node's image store.
+//!
+//! Nothing here knows of Kubernetes, libvirt or a network, and nothing links a C library: the launcher, the node agent and the CLI
+//! all use it.
+
+pub mod cloudinit;
+pub mod iso;
