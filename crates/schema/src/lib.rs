@@ -49,3 +49,7 @@
 //! apply::track_update(&Schema, old: Option<&Value>, new: &mut Value, &Manager)
 //! Manager { name, api_version, subresource: Option<String>, time }
 //! ```
+
+#![forbid(unsafe_code)]
+
+pub mod selector;
