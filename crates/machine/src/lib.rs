@@ -1,1 +1,7 @@
-//! See docs/ARCHITECTURE.md.
+//! The hypervisor-neutral machine: from a VirtualMachineInstance to a [`spec::MachineSpec`] to a hypervisor's own language.
+//!
+//! Pure: no I/O, no clock, no randomness, no Kubernetes client. See docs/ARCHITECTURE.md.
+
+pub mod convert;
+pub mod protocol;
+pub mod spec;

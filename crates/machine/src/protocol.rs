@@ -39,14 +39,25 @@ pub struct ClientFrame {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
+#[serde(
+    tag = "type",
+    rename_all = "camelCase",
+    rename_all_fields = "camelCase"
+)]
 pub enum Request {
-    Hello { min_version: u32, max_version: u32 },
+    Hello {
+        min_version: u32,
+        max_version: u32,
+    },
     /// Run this machine. Refused with `conflict` if a different machine uid was synced before.
-    Sync { spec: Box<MachineSpec> },
+    Sync {
+        spec: Box<MachineSpec>,
+    },
     Subscribe {},
     /// Ask the guest to power off; kill it when the grace period is over.
-    Shutdown { grace_seconds: u64 },
+    Shutdown {
+        grace_seconds: u64,
+    },
     /// End the domain at once.
     Kill {},
     Pause {},
@@ -62,7 +73,11 @@ pub enum Request {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
+#[serde(
+    tag = "type",
+    rename_all = "camelCase",
+    rename_all_fields = "camelCase"
+)]
 pub enum ServerFrame {
     Reply {
         id: u64,
@@ -73,7 +88,9 @@ pub enum ServerFrame {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<ProtocolError>,
     },
-    State { state: MachineState },
+    State {
+        state: MachineState,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, thiserror::Error)]
