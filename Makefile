@@ -1,0 +1,54 @@
+# Short names for what cargo, xtask and scripts/ do. `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# Everything worth keeping between clones stays outside of them: a clean clone reuses compiled crates and guest images.
+export FERROVIRT_CACHE ?= $(HOME)/.cache/ferrovirt
+export CARGO_TARGET_DIR ?= $(FERROVIRT_CACHE)/target
+# The programs as they ship. `make up` installs them; tests and benchmarks run these very files.
+export FERROVIRT_BIN_DIR ?= $(CARGO_TARGET_DIR)/dist
+export FERROVIRT_GUEST_IMAGE ?= $(FERROVIRT_CACHE)/guest/demo.qcow2
+export PREFIX ?= /usr/local
+
+.PHONY: help up down deps build image test lint bench nightly deny gen
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
+
+up: ## build, install, start, and boot the demo machine
+	@scripts/up.sh
+
+down: ## stop every machine, then ferrovirt itself
+	@scripts/down.sh
+
+deps: ## install the system packages that are missing
+	@scripts/install-deps.sh
+
+build: ## build the programs as they ship
+	@scripts/build.sh
+
+image: ## make the demo guest's disk image, if there is none for this source
+	@scripts/guest-image.sh "$(FERROVIRT_GUEST_IMAGE)"
+
+test: deps build image ## all tests, with real guests
+	cargo test --workspace
+
+lint: ## format, clippy, layering, generated files, shell scripts
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	cargo xtask tidy
+	@scripts/lint-shell.sh
+
+bench: deps build image ## measure against raw QEMU; one table, also as JSON
+	cargo run --release --package ferrovirt-e2e --bin bench
+
+nightly: deps build image deny ## the long forms: fuzzing, hundreds of crash rounds
+	FERROVIRT_LONG=1 PROPTEST_CASES=20000 cargo test --workspace
+
+deny: ## licences and known vulnerabilities of our dependencies
+	command -v cargo-deny >/dev/null || cargo install --locked cargo-deny
+	cargo deny check
+
+gen: ## write the generated data files anew
+	cargo xtask gen
