@@ -1,1 +1,39 @@
-//! See docs/ARCHITECTURE.md.
+//! A durable, revisioned, watchable map of bytes: the ground under the embedded Kubernetes API.
+//!
+//! It knows resources (a name), keys (namespace and name), revisions and bytes. What the bytes mean is the
+//! business of the caller, who says with [`Meta`] what to keep parsed beside them.
+//!
+//! ```text
+//!   commit ──queue──> writer thread ──> log (one fdatasync a batch) ──> tables ──> watchers, answers
+//!                                                                         ^
+//!   get, list, watch ─────────────────────────────────────────────────────┘   never wait for the disk
+//! ```
+//!
+//! Invariants:
+//! - A read sees only what the log already holds; with [`Durability::Synced`] that means on the disk.
+//! - A revision is used once in the life of a store, crashes and lost relaxed writes included.
+//! - A watcher sees every event of its resource once and in order, or is told [`Gone`].
+//! - A batch ([`Store::commit_all`]) is there as a whole after a crash, or not at all.
+//!
+//! No kind of object, no JSON and no clock enters this crate.
+
+mod backup;
+mod compact;
+mod files;
+mod frame;
+mod log;
+mod model;
+mod recover;
+mod store;
+mod table;
+mod writer;
+
+pub use backup::{BackupError, FsckReport, RestoreError, fsck, restore};
+pub use files::{DirFiles, Files, LogFile};
+pub use model::{
+    Change, CommitError, Durability, Entry, Event, EventKind, Expect, Gone, Key, List, Meta,
+    Options, Report, Stats, Value, Write,
+};
+pub use recover::OpenError;
+pub use store::Store;
+pub use table::Watcher;

@@ -1,0 +1,157 @@
+//! Backup, restore and check of a store. A backup is itself a store directory.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use tokio::sync::oneshot;
+
+use crate::compact::write_snapshot;
+use crate::files::{DirFiles, Files};
+use crate::frame::Encoder;
+use crate::log::{Name, create_segment, parse_name, segment_name};
+use crate::model::Meta;
+use crate::recover::{OpenError, scan};
+use crate::store::Store;
+
+/// A restored store goes on this far after the backup: clients have seen revisions from the time in between, and must
+/// be told to list again instead of taking new objects for those.
+const RESTORE_GAP: u64 = 1_000_000_000;
+
+#[derive(Debug, thiserror::Error)]
+pub enum BackupError {
+    #[error("the store is closed")]
+    Closed,
+    #[error("{} is not empty", .dir.display())]
+    NotEmpty { dir: PathBuf },
+    #[error("cannot write the backup to {}", .dir.display())]
+    Io { dir: PathBuf, source: io::Error },
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    #[error("the backup cannot be read")]
+    Source(#[source] OpenError),
+    #[error("{} has no backup in it", .dir.display())]
+    Nothing { dir: PathBuf },
+    #[error("{} is in use or has a store in it already", .dir.display())]
+    NotEmpty { dir: PathBuf },
+    #[error("cannot restore to {}", .dir.display())]
+    Io { dir: PathBuf, source: io::Error },
+}
+
+/// What a store directory holds. Damage is an [`OpenError`] instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FsckReport {
+    pub objects: usize,
+    pub bytes: u64,
+    pub records: u64,
+    /// Opening goes on from this revision.
+    pub revision: u64,
+    /// Of an unfinished last write, or of one going on right now; opening cuts them off.
+    pub torn_bytes: u64,
+    /// Opening removes these.
+    pub leftovers: Vec<String>,
+}
+
+/// Reads and checks everything, changes nothing. May run beside an open store, where it can meet a moment's files
+/// vanishing; the answer for a store at rest is exact.
+pub fn fsck(dir: &Path) -> Result<FsckReport, OpenError> {
+    let recovered = scan(&DirFiles::unlocked(dir))?;
+    let objects = recovered
+        .objects
+        .values()
+        .flat_map(|objects| objects.values());
+    Ok(FsckReport {
+        objects: objects.clone().count(),
+        bytes: objects.map(|raw| raw.bytes.len() as u64).sum(),
+        records: recovered.frames,
+        revision: recovered.high,
+        torn_bytes: recovered.torn_bytes,
+        leftovers: recovered.stale,
+    })
+}
+
+impl<M: Meta> Store<M> {
+    /// Writes the state of this moment into an empty or new directory. Commits go on meanwhile.
+    pub async fn backup(&self, dest: &Path) -> Result<(), BackupError> {
+        let (everything, revision) = self.everything().await.ok_or(BackupError::Closed)?;
+        let dir = dest.to_owned();
+        let (done, wait) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("store-backup".into());
+        let work = move || {
+            let io = |source| BackupError::Io {
+                dir: dir.clone(),
+                source,
+            };
+            let files = empty_dir(&dir)
+                .map_err(io)?
+                .ok_or_else(|| BackupError::NotEmpty { dir: dir.clone() })?;
+            create_segment(&files, 1, revision).map_err(io)?;
+            write_snapshot(&files, 1, &everything, &AtomicBool::new(false)).map_err(io)?;
+            Ok(())
+        };
+        thread
+            .spawn(move || {
+                let _ = done.send(work());
+            })
+            .map_err(|source| BackupError::Io {
+                dir: dest.to_owned(),
+                source,
+            })?;
+        wait.await.unwrap_or(Err(BackupError::Closed))
+    }
+}
+
+/// Copies a backup (or any store directory at rest) into an empty or new directory, which can then be opened.
+pub fn restore(src: &Path, dir: &Path) -> Result<FsckReport, RestoreError> {
+    let source = DirFiles::unlocked(src);
+    let recovered = scan(&source).map_err(RestoreError::Source)?;
+    let Some(tail) = recovered.tail else {
+        return Err(RestoreError::Nothing {
+            dir: src.to_owned(),
+        });
+    };
+    let io = |source| RestoreError::Io {
+        dir: dir.to_owned(),
+        source,
+    };
+    let files = empty_dir(dir)
+        .map_err(io)?
+        .ok_or_else(|| RestoreError::NotEmpty {
+            dir: dir.to_owned(),
+        })?;
+    let last = segment_name(tail.sequence);
+    for name in source.names().map_err(io)? {
+        if recovered.stale.contains(&name)
+            || !matches!(parse_name(&name), Name::Segment(_) | Name::Snapshot(_))
+        {
+            continue;
+        }
+        let mut content = source.read(&name).map_err(io)?;
+        if name == last {
+            content.truncate(usize::try_from(tail.len).unwrap_or(usize::MAX));
+            let mut encoder = Encoder { out: content };
+            encoder.high(0, recovered.high + RESTORE_GAP);
+            content = encoder.out;
+        }
+        let mut file = files.create(&name).map_err(io)?;
+        file.write_at(0, &content).map_err(io)?;
+        file.sync().map_err(io)?;
+    }
+    files.sync_dir().map_err(io)?;
+    drop(files);
+    fsck(dir).map_err(RestoreError::Source)
+}
+
+/// `None`: the directory has files of a store, or is in use.
+fn empty_dir(dir: &Path) -> io::Result<Option<DirFiles>> {
+    let Some(files) = DirFiles::lock(dir)? else {
+        return Ok(None);
+    };
+    let used = files
+        .names()?
+        .iter()
+        .any(|name| parse_name(name) != Name::Other);
+    Ok((!used).then_some(files))
+}

@@ -1,0 +1,403 @@
+//! The state in memory: one ordered map per resource with its recent events, and the watchers on them.
+//!
+//! A watcher is a position in the events of its resource, so it costs the same however far behind it is, and the
+//! writer never waits for one. Events fall off the old end; a watcher that stood there gets [`Gone`].
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use tokio::sync::watch;
+
+use crate::model::{Entry, Event, EventKind, Gone, Key, List};
+
+/// Counted for an event beside its bytes, so that many small events are bounded, too.
+const EVENT_OVERHEAD: usize = 256;
+
+/// Kept whatever their size: else an object larger than all the room would throw off every watcher at each change.
+const MIN_EVENTS: usize = 8;
+
+pub(crate) struct Tables<M> {
+    tables: RwLock<HashMap<Arc<str>, Arc<Table<M>>>>,
+    /// Everything up to here is applied to every table.
+    applied: AtomicU64,
+    /// The newest revision that a reader may have met. Ahead of `applied` while a batch goes from table to table.
+    handed_out: AtomicU64,
+    /// Where this run began. Nothing is known of the events before.
+    start: u64,
+    max_events: usize,
+    max_bytes: usize,
+    watchers: AtomicU64,
+}
+
+pub(crate) struct Table<M> {
+    state: RwLock<State<M>>,
+    /// The number of the next event. Watchers sleep on it.
+    head: watch::Sender<u64>,
+}
+
+struct State<M> {
+    objects: BTreeMap<Key, Arc<Entry<M>>>,
+    events: VecDeque<Arc<Event<M>>>,
+    /// Number of the first of `events`, counted from the opening of the store.
+    first: u64,
+    bytes: usize,
+    /// Every event after this revision is in `events`.
+    floor: u64,
+    /// Revision of the newest change.
+    newest: u64,
+}
+
+/// A change that is in the log and waits to be seen.
+pub(crate) struct Applied<M> {
+    pub resource: Arc<str>,
+    pub event: Event<M>,
+}
+
+pub(crate) type Objects<M> = BTreeMap<Key, Arc<Entry<M>>>;
+
+impl<M> Tables<M> {
+    pub(crate) fn new(
+        start: u64,
+        max_events: usize,
+        max_bytes: usize,
+        objects: Vec<(Arc<str>, Objects<M>)>,
+    ) -> Self {
+        let tables = objects
+            .into_iter()
+            .map(|(name, objects)| (name, Arc::new(Table::new(start, objects))))
+            .collect();
+        Self {
+            tables: RwLock::new(tables),
+            applied: AtomicU64::new(start),
+            handed_out: AtomicU64::new(start),
+            start,
+            max_events,
+            max_bytes,
+            watchers: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn revision(&self) -> u64 {
+        self.applied.load(SeqCst)
+    }
+
+    pub(crate) fn watchers(&self) -> u64 {
+        self.watchers.load(SeqCst)
+    }
+
+    pub(crate) fn get(&self, resource: &str, key: &Key) -> Option<Arc<Entry<M>>> {
+        self.table(resource)?.read().objects.get(key).cloned()
+    }
+
+    pub(crate) fn count(&self, resource: &str) -> usize {
+        self.table(resource)
+            .map_or(0, |table| table.read().objects.len())
+    }
+
+    pub(crate) fn list(&self, resource: &str, namespace: Option<&str>) -> List<M> {
+        match self.table(resource) {
+            Some(table) => self.list_state(&table.read(), namespace),
+            None => List {
+                revision: self.revision(),
+                items: Vec::new(),
+            },
+        }
+    }
+
+    /// The resources that have objects, sorted.
+    pub(crate) fn resources(&self) -> Vec<Arc<str>> {
+        let mut names: Vec<_> = read(&self.tables)
+            .iter()
+            .filter(|(_, table)| !table.read().objects.is_empty())
+            .map(|(name, _)| name.clone())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Everything, for a snapshot. Only the writer may call this: between its batches, all tables are of one revision.
+    pub(crate) fn everything(&self) -> Vec<(Arc<str>, Vec<Arc<Entry<M>>>)> {
+        let tables = read(&self.tables);
+        tables
+            .iter()
+            .map(|(name, table)| {
+                (
+                    name.clone(),
+                    table.read().objects.values().cloned().collect(),
+                )
+            })
+            .collect()
+    }
+
+    pub(crate) fn watch(
+        self: &Arc<Self>,
+        resource: &str,
+        from: Option<u64>,
+    ) -> Result<Watcher<M>, Gone> {
+        let table = self.table_or_new(resource);
+        let state = table.read();
+        let from = from.unwrap_or_else(|| self.revision_of(&state));
+        // A revision that was never handed out in this run comes from before a crash that lost it.
+        if from < state.floor || from > self.handed_out.load(SeqCst) {
+            return Err(Gone {
+                oldest: state.floor,
+            });
+        }
+        let next =
+            state.first + state.events.partition_point(|event| event.revision <= from) as u64;
+        drop(state);
+        Ok(self.watcher(table, next, from, None))
+    }
+
+    pub(crate) fn watch_list(
+        self: &Arc<Self>,
+        resource: &str,
+        namespace: Option<&str>,
+    ) -> (List<M>, Watcher<M>) {
+        let table = self.table_or_new(resource);
+        let state = table.read();
+        let list = self.list_state(&state, namespace);
+        let next = state.end();
+        drop(state);
+        let watcher = self.watcher(table, next, list.revision, namespace.map(Arc::from));
+        (list, watcher)
+    }
+
+    /// Makes changes visible, all of a resource at once. The caller wakes the watchers of the returned tables.
+    pub(crate) fn apply(&self, changes: Vec<Applied<M>>) -> Vec<Arc<Table<M>>> {
+        let Some(last) = changes.last().map(|change| change.event.revision) else {
+            return Vec::new();
+        };
+        self.handed_out.store(last, SeqCst);
+        let mut by_resource: Vec<(Arc<str>, Vec<Event<M>>)> = Vec::new();
+        let mut places: HashMap<Arc<str>, usize> = HashMap::new();
+        for Applied { resource, event } in changes {
+            let place = *places.entry(resource.clone()).or_insert_with(|| {
+                by_resource.push((resource, Vec::new()));
+                by_resource.len() - 1
+            });
+            by_resource[place].1.push(event);
+        }
+        let mut touched = Vec::with_capacity(by_resource.len());
+        for (resource, events) in by_resource {
+            let table = self.table_or_new(&resource);
+            let mut state = table.write();
+            // Dropped after the lock: freeing a large object is not the readers' time.
+            let mut trimmed = Vec::new();
+            for event in events {
+                state.apply(event);
+                state.trim(self.max_events, self.max_bytes, &mut trimmed);
+            }
+            drop(state);
+            touched.push(table);
+        }
+        self.applied.store(last, SeqCst);
+        touched
+    }
+
+    fn list_state(&self, state: &State<M>, namespace: Option<&str>) -> List<M> {
+        let items = match namespace {
+            None => state.objects.values().cloned().collect(),
+            Some(namespace) => {
+                let from = Key::new(namespace, "");
+                let inside = state
+                    .objects
+                    .range(from..)
+                    .take_while(|(key, _)| *key.namespace == *namespace);
+                inside.map(|(_, entry)| entry.clone()).collect()
+            }
+        };
+        List {
+            revision: self.revision_of(state),
+            items,
+        }
+    }
+
+    /// The revision of which a table, locked now, is the state. `applied` alone would be too old in the middle of a
+    /// batch; it cannot be too new, since it moves only after the batch went through this table's lock.
+    fn revision_of(&self, state: &State<M>) -> u64 {
+        self.revision().max(state.newest)
+    }
+
+    fn watcher(
+        self: &Arc<Self>,
+        table: Arc<Table<M>>,
+        next: u64,
+        seen: u64,
+        namespace: Option<Arc<str>>,
+    ) -> Watcher<M> {
+        self.watchers.fetch_add(1, SeqCst);
+        let wake = table.head.subscribe();
+        Watcher {
+            tables: self.clone(),
+            table,
+            wake,
+            next,
+            seen,
+            namespace,
+        }
+    }
+
+    fn table(&self, resource: &str) -> Option<Arc<Table<M>>> {
+        read(&self.tables).get(resource).cloned()
+    }
+
+    fn table_or_new(&self, resource: &str) -> Arc<Table<M>> {
+        if let Some(table) = self.table(resource) {
+            return table;
+        }
+        let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
+        // No event of this resource happened in this run, so watches may begin where the run began.
+        tables
+            .entry(Arc::from(resource))
+            .or_insert_with(|| Arc::new(Table::new(self.start, BTreeMap::new())))
+            .clone()
+    }
+}
+
+impl<M> Table<M> {
+    fn new(start: u64, objects: Objects<M>) -> Self {
+        let state = State {
+            objects,
+            events: VecDeque::new(),
+            first: 0,
+            bytes: 0,
+            floor: start,
+            newest: start,
+        };
+        Self {
+            state: RwLock::new(state),
+            head: watch::Sender::new(0),
+        }
+    }
+
+    pub(crate) fn wake(&self) {
+        let end = self.read().end();
+        self.head.send_replace(end);
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, State<M>> {
+        read(&self.state)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State<M>> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<M> State<M> {
+    fn end(&self) -> u64 {
+        self.first + self.events.len() as u64
+    }
+
+    fn apply(&mut self, event: Event<M>) {
+        let key = event.entry.key.clone();
+        match event.kind {
+            EventKind::Deleted => self.objects.remove(&key),
+            EventKind::Added | EventKind::Modified => self.objects.insert(key, event.entry.clone()),
+        };
+        self.newest = event.revision;
+        self.bytes += weight(&event);
+        self.events.push_back(Arc::new(event));
+    }
+
+    fn trim(&mut self, max_events: usize, max_bytes: usize, trimmed: &mut Vec<Arc<Event<M>>>) {
+        while self.events.len() > max_events
+            || (self.bytes > max_bytes && self.events.len() > MIN_EVENTS)
+        {
+            let Some(event) = self.events.pop_front() else {
+                break;
+            };
+            self.bytes -= weight(&event);
+            self.first += 1;
+            self.floor = event.revision;
+            trimmed.push(event);
+        }
+    }
+}
+
+/// A place in the events of one resource.
+///
+/// Dropping [`Watcher::next`] half-way loses nothing. When the store closes, watchers wait on: their owner ends them.
+pub struct Watcher<M> {
+    tables: Arc<Tables<M>>,
+    table: Arc<Table<M>>,
+    wake: watch::Receiver<u64>,
+    next: u64,
+    seen: u64,
+    namespace: Option<Arc<str>>,
+}
+
+impl<M> Watcher<M> {
+    /// Only events of this namespace from here on.
+    #[must_use]
+    pub fn in_namespace(mut self, namespace: impl Into<Arc<str>>) -> Self {
+        self.namespace = Some(namespace.into());
+        self
+    }
+
+    pub async fn next(&mut self) -> Result<Arc<Event<M>>, Gone> {
+        loop {
+            // Marked as seen before looking, so that an event between looking and sleeping wakes at once.
+            self.wake.mark_unchanged();
+            if let Some(event) = self.try_next()? {
+                return Ok(event);
+            }
+            if self.wake.changed().await.is_err() {
+                // The table, held here, owns the sender: this does not happen. Never resolving is the honest answer.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    pub fn try_next(&mut self) -> Result<Option<Arc<Event<M>>>, Gone> {
+        let state = self.table.read();
+        if self.next < state.first {
+            return Err(Gone {
+                oldest: state.floor,
+            });
+        }
+        while let Some(event) = state.events.get((self.next - state.first) as usize) {
+            self.next += 1;
+            // A watch from a revision that another table of the same batch got first: what is older is not wanted.
+            if event.revision <= self.seen {
+                continue;
+            }
+            self.seen = event.revision;
+            if self
+                .namespace
+                .as_ref()
+                .is_none_or(|namespace| *namespace == event.entry.key.namespace)
+            {
+                return Ok(Some(event.clone()));
+            }
+        }
+        self.seen = self.seen.max(self.tables.revision_of(&state));
+        Ok(None)
+    }
+
+    /// The revision up to which this watcher has seen everything of its resource; may be newer than its last event.
+    pub fn progress(&self) -> u64 {
+        let state = self.table.read();
+        if self.next == state.end() {
+            self.seen.max(self.tables.revision_of(&state))
+        } else {
+            self.seen
+        }
+    }
+}
+
+impl<M> Drop for Watcher<M> {
+    fn drop(&mut self) {
+        self.tables.watchers.fetch_sub(1, SeqCst);
+    }
+}
+
+fn weight<M>(event: &Event<M>) -> usize {
+    event.entry.bytes.len() + EVENT_OVERHEAD
+}
+
+fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
