@@ -4,4 +4,10 @@
 //! all use it.
 
 pub mod cloudinit;
+pub mod containerdisk;
+pub mod digest;
 pub mod iso;
+pub mod oci;
+pub mod reference;
+pub mod store;
+mod unpack;
