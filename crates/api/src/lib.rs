@@ -2,7 +2,12 @@
 //!
 //! Pure: no I/O, no clock, no randomness, no Kubernetes client. See docs/ARCHITECTURE.md.
 
+mod crds;
 mod go;
 mod kind;
 pub mod names;
+pub mod quantity;
 pub mod v1;
+
+pub use crds::crds;
+pub use quantity::Quantity;
