@@ -27,8 +27,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-pub use lock::verify as verify_lock;
-
 /// Where the KubeVirt schemas are looked for when no directory is given, relative to the workspace.
 const DEFAULT_CRD_SCHEMAS: &str = "../shared/kubevirt/crd-schemas";
 

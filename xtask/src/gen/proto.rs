@@ -267,7 +267,8 @@ mod tests {
                 .as_object()
                 .into_iter()
                 .flat_map(|p| p.keys());
-            let in_openapi: BTreeSet<String> = properties.filter(|name| own(name)).cloned().collect();
+            let in_openapi: BTreeSet<String> =
+                properties.filter(|name| own(name)).cloned().collect();
             assert_eq!(
                 in_proto.into_iter().filter(own).collect::<BTreeSet<_>>(),
                 in_openapi,
