@@ -52,4 +52,10 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cause;
+pub mod rfc3339;
 pub mod selector;
+pub mod structural;
+
+pub use cause::{Cause, CauseKind};
+pub use structural::{Definitions, Schema};

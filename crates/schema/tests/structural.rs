@@ -1,0 +1,326 @@
+//! Schema tables: pruning, defaults, validation, and KubeVirt-like shapes.
+
+use ferrovirt_schema::structural::{Pool, default, prune, unknown_fields, validate};
+use ferrovirt_schema::{Definitions, Schema, cause};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+fn schema(spec: Value) -> Schema {
+    Schema::parse(&json!({"type": "object", "properties": {"spec": spec}}))
+        .unwrap_or_else(|c| panic!("{c:?}"))
+}
+
+#[test]
+fn pruning() {
+    let free = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true,
+        "properties": {"known": {"type": "object", "properties": {"a": {"type": "string"}}}}});
+    for (spec, document, expected, dropped) in [
+        (
+            json!({"type": "object", "properties": {"a": {"type": "string"}}}),
+            json!({"a": "x", "b": 1}),
+            json!({"a": "x"}),
+            vec!["spec.b"],
+        ),
+        (
+            json!({"type": "object"}),
+            json!({"a": 1}),
+            json!({}),
+            vec!["spec.a"],
+        ),
+        (
+            json!({"type": "object", "additionalProperties": {"type": "string"}}),
+            json!({"a": "1"}),
+            json!({"a": "1"}),
+            vec![],
+        ),
+        (
+            json!({"type": "array", "items": {"type": "object", "properties": {"n": {"type": "string"}}}}),
+            json!([{"n": "a"}, {"n": "b", "x": 1}]),
+            json!([{"n": "a"}, {"n": "b"}]),
+            vec!["spec[1].x"],
+        ),
+        (
+            free,
+            json!({"other": {"z": 1}, "known": {"a": "1", "b": 2}}),
+            json!({"other": {"z": 1}, "known": {"a": "1"}}),
+            vec!["spec.known.b"],
+        ),
+        (
+            json!({"type": "object", "x-kubernetes-embedded-resource": true}),
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "foo": 1}, "spec": {}}),
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}}),
+            vec!["spec.metadata.foo", "spec.spec"],
+        ),
+    ] {
+        let schema = schema(spec);
+        let mut whole = json!({"apiVersion": "a/v1", "kind": "K", "metadata": {"name": "n", "labels": {"l": "v"}}, "spec": document});
+        assert_eq!(unknown_fields(&schema, &whole), dropped);
+        assert_eq!(prune(&schema, &mut whole), dropped);
+        assert_eq!(
+            whole,
+            json!({"apiVersion": "a/v1", "kind": "K", "metadata": {"name": "n", "labels": {"l": "v"}}, "spec": expected})
+        );
+    }
+}
+
+#[test]
+fn defaults() {
+    let schema = schema(json!({
+        "type": "object",
+        "properties": {
+            "replicas": {"type": "integer", "default": 1},
+            "nested": {"type": "object", "default": {}, "properties": {"a": {"type": "string", "default": "x"}}},
+            "absent": {"type": "object", "properties": {"a": {"type": "string", "default": "x"}}},
+            "list": {"type": "array", "items": {"type": "object", "properties": {"p": {"type": "string", "default": "TCP"}}}},
+            "map": {"type": "object", "additionalProperties": {"type": "object", "properties": {"p": {"type": "integer", "default": 2}}}},
+            "nul": {"type": "string", "nullable": true, "default": "x"},
+            "plain": {"type": "string"},
+        },
+    }));
+    let mut document = json!({"spec": {"list": [{}, {"p": "UDP"}], "map": {"k": {}}, "nul": null, "plain": null, "replicas": null}});
+    default(&schema, &mut document);
+    assert_eq!(
+        document["spec"],
+        json!({"replicas": 1, "nested": {"a": "x"}, "list": [{"p": "TCP"}, {"p": "UDP"}], "map": {"k": {"p": 2}}, "nul": null})
+    );
+}
+
+#[test]
+fn validation_words() {
+    let check = |spec: Value, document: Value, expected: &str| {
+        let causes = validate(&schema(spec.clone()), &json!({"spec": document}));
+        let text = if causes.is_empty() {
+            String::new()
+        } else {
+            cause::summary(&causes)
+        };
+        assert_eq!(text, expected, "{spec}");
+    };
+    check(json!({"type": "boolean"}), json!(true), "");
+    check(
+        json!({"type": "boolean"}),
+        json!("x"),
+        r#"spec: Invalid value: "string": spec in body must be of type boolean: "string""#,
+    );
+    check(
+        json!({"type": "integer"}),
+        json!(1.5),
+        r#"spec: Invalid value: "number": spec in body must be of type integer: "number""#,
+    );
+    check(json!({"type": "integer"}), json!(1.0), "");
+    check(json!({"type": "number"}), json!(1), "");
+    check(
+        json!({"type": "string"}),
+        json!(null),
+        r#"spec: Invalid value: "null": spec in body must be of type string: "null""#,
+    );
+    check(json!({"type": "string", "nullable": true}), json!(null), "");
+    check(
+        json!({"type": "object", "required": ["a"]}),
+        json!({}),
+        "spec.a: Required value",
+    );
+    check(
+        json!({"type": "string", "enum": ["a", "b"]}),
+        json!("x"),
+        r#"spec: Unsupported value: "x": supported values: "a", "b""#,
+    );
+    check(
+        json!({"type": "string", "pattern": "^a+$"}),
+        json!("b"),
+        r#"spec: Invalid value: "b": spec in body should match '^a+$'"#,
+    );
+    check(
+        json!({"type": "string", "maxLength": 2}),
+        json!("abc"),
+        "spec: Too long: may not be more than 2 bytes",
+    );
+    check(
+        json!({"type": "string", "minLength": 2}),
+        json!("a"),
+        r#"spec: Invalid value: "a": spec in body should be at least 2 chars long"#,
+    );
+    check(
+        json!({"type": "integer", "minimum": 1}),
+        json!(0),
+        "spec: Invalid value: 0: spec in body should be greater than or equal to 1",
+    );
+    check(
+        json!({"type": "integer", "maximum": 1, "exclusiveMaximum": true}),
+        json!(1),
+        "spec: Invalid value: 1: spec in body should be less than 1",
+    );
+    check(
+        json!({"type": "integer", "multipleOf": 2}),
+        json!(3),
+        "spec: Invalid value: 3: spec in body should be a multiple of 2",
+    );
+    check(
+        json!({"type": "integer", "format": "int32"}),
+        json!(3_000_000_000u64),
+        r#"spec: Invalid value: 3000000000: spec in body must be of type int32: "3000000000""#,
+    );
+    check(
+        json!({"type": "string", "format": "date-time"}),
+        json!("now"),
+        r#"spec: Invalid value: "now": spec in body must be of type date-time: "now""#,
+    );
+    check(
+        json!({"type": "array", "maxItems": 1}),
+        json!([1, 2]),
+        "spec: Too many: 2: must have at most 1 item",
+    );
+    check(
+        json!({"type": "array", "minItems": 1}),
+        json!([]),
+        "spec: Invalid value: []: spec in body should have at least 1 items",
+    );
+    check(
+        json!({"type": "array", "x-kubernetes-list-type": "set"}),
+        json!(["a", "a"]),
+        r#"spec[1]: Duplicate value: "a""#,
+    );
+    check(
+        json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"], "items": {"type": "object"}}),
+        json!([{"name": "a", "x": 1}, {"name": "a"}]),
+        r#"spec[1]: Duplicate value: {"name":"a"}"#,
+    );
+    check(json!({"x-kubernetes-int-or-string": true}), json!("1"), "");
+    check(
+        json!({"x-kubernetes-int-or-string": true}),
+        json!(true),
+        r#"spec: Invalid value: "boolean": spec in body must be of type integer,string: "boolean""#,
+    );
+    check(
+        json!({"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}),
+        json!({"a": 1, "b": 1}),
+        r#"spec: Invalid value: "": "spec" must validate one and only one schema (oneOf). Found 2 valid alternatives"#,
+    );
+    check(
+        json!({"type": "object", "not": {"required": ["a"]}}),
+        json!({"a": 1}),
+        r#"spec: Invalid value: "": "spec" must not validate the schema (not)"#,
+    );
+    check(
+        json!({"type": "object", "anyOf": [{"required": ["a"]}]}),
+        json!({"a": 1}),
+        "",
+    );
+    check(
+        json!({"type": "object", "properties": {"l": {"type": "array", "items": {"type": "string"}}}}),
+        json!({"l": ["a", 1]}),
+        r#"spec.l[1]: Invalid value: "integer": spec.l[1] in body must be of type string: "integer""#,
+    );
+}
+
+#[test]
+fn unsupported_patterns_are_reported_and_ignored() {
+    let schema = schema(json!({"type": "string", "pattern": "(?=x)y"}));
+    assert_eq!(schema.warnings().len(), 1);
+    assert!(validate(&schema, &json!({"spec": "z"})).is_empty());
+}
+
+#[test]
+fn broken_schemas_are_refused() {
+    for bad in [
+        json!([]),
+        json!({"type": "thing"}),
+        json!({"properties": []}),
+        json!({"properties": {"a": 1}}),
+        json!({"$ref": "#/x"}),
+        json!({"items": 3}),
+    ] {
+        assert!(Schema::parse(&bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn equal_subtrees_are_shared() {
+    let part = |text: &str| json!({"type": "object", "properties": {"a": {"type": "string", "description": text}}});
+    let mut pool = Pool::default();
+    let one = pool
+        .parse(&json!({"type": "object", "properties": {"spec": part("x"), "other": part("y")}}))
+        .expect("parses");
+    let held = pool.len();
+    let two = pool
+        .parse(&json!({"type": "object", "properties": {"spec": part("z"), "other": part("x")}}))
+        .expect("parses");
+    assert_eq!(pool.len(), held);
+    drop((one, two));
+    pool.shrink();
+    assert!(pool.is_empty());
+}
+
+#[test]
+fn definitions_refer_to_each_other() {
+    let definitions = Definitions::parse(&json!({
+        "Node": {"type": "object", "properties": {
+            "child": {"$ref": "#/definitions/Node"},
+            "size": {"$ref": "#/definitions/io.k8s.apimachinery.pkg.api.resource.Quantity"},
+            "port": {"allOf": [{"$ref": "#/definitions/IntOrString"}], "default": {}},
+            "raw": {"type": "object"},
+            "gone": {"$ref": "#/definitions/Missing"},
+            "protocol": {"type": "string", "default": "TCP"},
+        }},
+        "IntOrString": {"type": "string", "format": "int-or-string"},
+        "io.k8s.apimachinery.pkg.api.resource.Quantity": {"type": "string"},
+    }))
+    .expect("parses");
+    let node = definitions.get("Node").expect("known");
+    let mut document = json!({"child": {"child": {"bad": 1, "port": 8}}, "size": 1, "port": "http", "raw": {"x": 1}, "gone": {"y": 2}, "protocol": null});
+    assert_eq!(prune(&node, &mut document), ["child.child.bad"]);
+    default(&node, &mut document);
+    assert_eq!(document["protocol"], "TCP");
+    assert_eq!(validate(&node, &document), []);
+    assert_eq!(validate(&node, &json!({"child": {"port": true}})).len(), 1);
+    assert!(format!("{node:?}").len() < 10_000);
+}
+
+#[test]
+fn rules_are_kept() {
+    let rules = json!([{"rule": "self.a == oldSelf.a", "message": "a is immutable"}]);
+    let schema = schema(json!({"type": "object", "x-kubernetes-validations": rules}));
+    assert_eq!(
+        schema
+            .rules()
+            .iter()
+            .map(|r| (r.path.as_str(), &r.rules))
+            .collect::<Vec<_>>(),
+        [("spec", &rules)]
+    );
+}
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        "(type|object|array|string|properties|items|default|spec|a|[a-z\u{e9}]{0,3})"
+            .prop_map(Value::from),
+    ];
+    leaf.prop_recursive(5, 48, 6, |inner| {
+        let key = "(type|properties|items|default|required|enum|oneOf|not|allOf|metadata|spec|x-kubernetes-list-type|additionalProperties|pattern|a|b)";
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+            prop::collection::btree_map(key, inner, 0..5).prop_map(|m| Value::Object(m.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn nothing_panics(source in any_json(), mut document in any_json()) {
+        let _ = Definitions::parse(&source);
+        if let Ok(schema) = Schema::parse(&source) {
+            let unknown = unknown_fields(&schema, &document);
+            prop_assert_eq!(unknown, prune(&schema, &mut document));
+            prop_assert!(prune(&schema, &mut document).is_empty());
+            default(&schema, &mut document);
+            let once = document.clone();
+            default(&schema, &mut document);
+            prop_assert_eq!(&once, &document);
+            validate(&schema, &document);
+        }
+    }
+}
