@@ -1,1 +1,79 @@
-//! See docs/ARCHITECTURE.md.
+//! Cluster controllers: VirtualMachine and VirtualMachineInstance (the virt-controller role).
+//!
+//! Every reconcile is the same pipeline: fetch what the object refers to, ask `ferrovirt-plan` what to do, do it, write the
+//! status. The plan has no client; nothing here decides. Controllers know nothing of libvirt and nothing of the mode they
+//! run in.
+
+mod cluster;
+mod notes;
+mod vm;
+mod vmi;
+
+use std::{future::Future, sync::Arc};
+
+use kube::Client;
+
+pub use cluster::Settings;
+
+/// Shared by all controllers.
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub client: Client,
+    pub cluster: cluster::Cluster,
+    pub notes: notes::Notes,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the API refused")]
+    Api(#[from] kube::Error),
+    #[error("an object cannot be encoded")]
+    Encode(#[from] serde_json::Error),
+    #[error("the object has no {0}")]
+    Missing(&'static str),
+}
+
+/// Which controllers to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    VirtualMachines,
+    Instances,
+}
+
+/// Runs one controller until `shutdown` resolves. They are started apart so that a host can stop making new instances
+/// while the present ones still end in order.
+pub async fn run(
+    client: Client,
+    settings: Settings,
+    part: Part,
+    shutdown: impl Future<Output = ()> + Send + Sync + 'static,
+) {
+    let notes = notes::Notes::new(client.clone(), "virt-controller");
+    let cluster = cluster::Cluster::start(client.clone(), settings);
+    let context = Arc::new(Context { client, cluster, notes });
+    match part {
+        Part::VirtualMachines => vm::run(context, shutdown).await,
+        Part::Instances => vmi::run(context, shutdown).await,
+    }
+}
+
+/// A merge patch that only applies to the version that was read.
+pub(crate) fn versioned_patch(
+    metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    mut patch: serde_json::Value,
+) -> kube::api::Patch<serde_json::Value> {
+    patch["metadata"]["resourceVersion"] = serde_json::json!(metadata.resource_version);
+    kube::api::Patch::Merge(patch)
+}
+
+/// The difference between two statuses as a merge patch: keys that vanished become `null`.
+pub(crate) fn status_patch<T: serde::Serialize>(old: &T, new: &T) -> Result<serde_json::Value, Error> {
+    let old = serde_json::to_value(old)?;
+    let mut new = serde_json::to_value(new)?;
+    if let (Some(old), Some(new)) = (old.as_object(), new.as_object_mut()) {
+        for key in old.keys() {
+            new.entry(key.clone()).or_insert(serde_json::Value::Null);
+        }
+    }
+    Ok(new)
+}

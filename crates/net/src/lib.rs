@@ -1,1 +1,12 @@
-//! See docs/ARCHITECTURE.md.
+//! The host side of guest networks: network namespaces, taps, addresses, nftables and DHCP, by netlink alone.
+//!
+//! Nothing here runs `ip` or `nft`: the binary must work where neither is installed. Calls block; they are short, and the
+//! caller runs them inside the namespace of its choice with [`netns::enter`].
+
+pub mod dhcp;
+pub mod link;
+pub mod masquerade;
+pub mod netlink;
+pub mod netns;
+pub mod nft;
+pub mod tap;

@@ -1,1 +1,33 @@
-//! See docs/ARCHITECTURE.md.
+//! Reconcile decisions: what was observed goes in, actions and a status come out.
+//!
+//! Pure: no client, no clock (the caller passes the time), no randomness. Everything here is tested from plain objects.
+
+pub mod conditions;
+pub mod pod;
+pub mod vm;
+pub mod vm_status;
+pub mod vmi;
+
+/// What a controller tells people about an object, as an Event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    pub kind: NoteKind,
+    pub reason: &'static str,
+    pub message: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoteKind {
+    Normal,
+    Warning,
+}
+
+impl Note {
+    pub fn normal(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { kind: NoteKind::Normal, reason, message: message.into() }
+    }
+
+    pub fn warning(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { kind: NoteKind::Warning, reason, message: message.into() }
+    }
+}

@@ -1,0 +1,101 @@
+//! Where an embedded installation keeps things. Persistent state is below the data directory, mode 0700; volatile state
+//! is below `/run/ferrovirt/<instance>`, short enough for socket addresses. The instance is a hash of the data
+//! directory, so that two data directories on one machine never share a name.
+
+use std::{
+    fs,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+
+pub const DEFAULT_DATA_DIR: &str = "/var/lib/ferrovirt";
+
+#[derive(Debug, Clone)]
+pub struct Paths {
+    pub data_dir: PathBuf,
+    pub run_dir: PathBuf,
+    /// Six hexadecimal digits.
+    pub instance: String,
+}
+
+impl Paths {
+    /// Resolves the paths of a data directory, which need not exist.
+    pub fn new(data_dir: &Path) -> Result<Self> {
+        let data_dir = std::path::absolute(data_dir).context("cannot resolve the data directory")?;
+        let data_dir = fs::canonicalize(&data_dir).unwrap_or(data_dir);
+        let instance = hash(data_dir.as_os_str().as_encoded_bytes());
+        let run_dir = Path::new("/run/ferrovirt").join(&instance);
+        Ok(Self { data_dir, run_dir, instance })
+    }
+
+    pub fn create(&self) -> Result<()> {
+        for directory in [&self.data_dir, &self.run_dir] {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(directory)
+                .with_context(|| format!("cannot create {}", directory.display()))?;
+        }
+        Ok(())
+    }
+
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.data_dir.join("kubeconfig")
+    }
+
+    pub fn images(&self) -> PathBuf {
+        self.data_dir.join("images")
+    }
+
+    pub fn control_socket(&self) -> PathBuf {
+        self.run_dir.join("control.sock")
+    }
+
+    pub fn lock(&self) -> PathBuf {
+        self.data_dir.join("up.lock")
+    }
+
+    pub fn log(&self) -> PathBuf {
+        self.data_dir.join("ferrovirt.log")
+    }
+
+    pub fn capabilities(&self) -> PathBuf {
+        self.data_dir.join("capabilities")
+    }
+
+    /// The second and third octet of this instance's pod network, `10.A.B.0/24`.
+    ///
+    /// Derived from the hash so that two instances on one machine do not meet; 10.42.0.0/16 upwards is what small
+    /// Kubernetes distributions use too.
+    pub fn pod_network(&self) -> (u8, u8) {
+        let number = u32::from_str_radix(&self.instance, 16).unwrap_or(0);
+        (64 + (number % 64) as u8, (number >> 8) as u8)
+    }
+}
+
+/// FNV-1a, folded to 24 bits: stable over releases, and all that a name needs.
+fn hash(bytes: &[u8]) -> String {
+    let mut state: u64 = 0xcbf2_9ce4_8422_2325;
+    for byte in bytes {
+        state ^= u64::from(*byte);
+        state = state.wrapping_mul(0x0100_0000_01b3);
+    }
+    format!("{:06x}", (state ^ (state >> 24) ^ (state >> 48)) & 0xff_ffff)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instances_differ_by_data_directory() {
+        let one = Paths::new(Path::new("/nonexistent/one")).unwrap();
+        let two = Paths::new(Path::new("/nonexistent/two")).unwrap();
+        assert_eq!(one.instance.len(), 6);
+        assert_ne!(one.instance, two.instance);
+        assert_ne!(one.run_dir, two.run_dir);
+        assert_eq!(one.instance, Paths::new(Path::new("/nonexistent/one")).unwrap().instance);
+    }
+}

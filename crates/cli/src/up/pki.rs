@@ -1,0 +1,142 @@
+//! The certificates of an embedded installation: one CA, a serving certificate, client certificates.
+//!
+//! Everything lives in `<data-dir>/pki`, mode 0600. The CA is made once and kept; the serving certificate is made anew
+//! at every start, so that it always names the current addresses and never expires under a running host.
+
+use std::{
+    fs,
+    io::Write,
+    net::IpAddr,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+
+/// A certificate with its key, both PEM.
+#[derive(Clone)]
+pub struct Identity {
+    pub certificate: String,
+    pub key: String,
+}
+
+pub struct Pki {
+    directory: PathBuf,
+    ca: Identity,
+}
+
+/// Client certificates live for a year; `ferrovirt up` renews the admin's at every start.
+const CLIENT_DAYS: i64 = 365;
+const CA_DAYS: i64 = 3650;
+
+impl Pki {
+    /// Opens the CA of a data directory, making it on first use.
+    pub fn open(data_dir: &Path) -> Result<Self> {
+        let directory = data_dir.join("pki");
+        fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+        let (certificate_path, key_path) = (directory.join("ca.crt"), directory.join("ca.key"));
+        let ca = if certificate_path.exists() && key_path.exists() {
+            Identity { certificate: fs::read_to_string(&certificate_path)?, key: fs::read_to_string(&key_path)? }
+        } else {
+            let ca = make_ca()?;
+            // The key first: a certificate without its key would be taken for a whole CA.
+            write_private(&key_path, ca.key.as_bytes())?;
+            write_private(&certificate_path, ca.certificate.as_bytes())?;
+            ca
+        };
+        Ok(Self { directory, ca })
+    }
+
+    pub fn ca_certificate(&self) -> &str {
+        &self.ca.certificate
+    }
+
+    /// A serving certificate for these names and addresses.
+    pub fn serving(&self, names: &[&str], addresses: &[IpAddr]) -> Result<Identity> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = subject("ferrovirt-apiserver", &[]);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        for name in names {
+            params.subject_alt_names.push(SanType::DnsName((*name).try_into()?));
+        }
+        params.subject_alt_names.extend(addresses.iter().map(|a| SanType::IpAddress(*a)));
+        self.sign(params)
+    }
+
+    /// A client certificate: the common name is the user, the organisations are the groups.
+    pub fn client(&self, user: &str, groups: &[String]) -> Result<Identity> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = subject(user, groups);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.sign(params)
+    }
+
+    /// The key that signs service account tokens, made on first use.
+    pub fn service_account_key(&self) -> Result<String> {
+        let path = self.directory.join("service-account.key");
+        if !path.exists() {
+            write_private(&path, KeyPair::generate()?.serialize_pem().as_bytes())?;
+        }
+        Ok(fs::read_to_string(path)?)
+    }
+
+    fn sign(&self, mut params: CertificateParams) -> Result<Identity> {
+        let key = KeyPair::generate()?;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+        let (from, until) = validity(CLIENT_DAYS)?;
+        params.not_before = from;
+        params.not_after = until;
+        let issuer_key = KeyPair::from_pem(&self.ca.key).context("the CA key is damaged")?;
+        let issuer = Issuer::from_ca_cert_pem(&self.ca.certificate, issuer_key).context("the CA is damaged")?;
+        let certificate = params.signed_by(&key, &issuer)?;
+        Ok(Identity { certificate: certificate.pem(), key: key.serialize_pem() })
+    }
+}
+
+fn make_ca() -> Result<Identity> {
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::default();
+    params.distinguished_name = subject("ferrovirt-ca", &[]);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+    let (from, until) = validity(CA_DAYS)?;
+    params.not_before = from;
+    params.not_after = until;
+    let certificate = params.self_signed(&key)?;
+    Ok(Identity { certificate: certificate.pem(), key: key.serialize_pem() })
+}
+
+fn subject(common_name: &str, organisations: &[String]) -> DistinguishedName {
+    let mut name = DistinguishedName::new();
+    name.push(DnType::CommonName, common_name);
+    for organisation in organisations {
+        name.push(DnType::OrganizationName, organisation.as_str());
+    }
+    name
+}
+
+/// Valid from an hour ago, so that a clock that is a little behind does not lock anybody out.
+fn validity(days: i64) -> Result<(time::OffsetDateTime, time::OffsetDateTime)> {
+    let now = time::OffsetDateTime::now_utc();
+    Ok((now - time::Duration::hours(1), now + time::Duration::days(days)))
+}
+
+/// Writes a file that only root reads, in one step.
+pub fn write_private(path: &Path, content: &[u8]) -> Result<()> {
+    let temporary = path.with_extension("new");
+    let mut file = fs::OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&temporary)
+        .with_context(|| format!("cannot write {}", temporary.display()))?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)?;
+    Ok(())
+}

@@ -1,0 +1,117 @@
+//! The VirtualMachineInstance controller: the launcher pod, and the phases until the node agent takes over.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use ferrovirt_api::{names, v1::VirtualMachineInstance};
+use ferrovirt_plan::{
+    pod,
+    vmi::{self, Action},
+};
+use futures::StreamExt;
+use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{DeleteParams, PatchParams, PostParams, Preconditions},
+    runtime::{Controller, controller, watcher},
+};
+use serde_json::{Value, json};
+
+use crate::{Context, Error, status_patch, versioned_patch, vm::chain};
+
+pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()> + Send + Sync + 'static) {
+    context.cluster.ready().await;
+    let vmis = Api::<VirtualMachineInstance>::all(context.client.clone());
+    let pods = Api::<Pod>::all(context.client.clone());
+    let launchers = watcher::Config::default().labels(&format!("{}={}", names::APP_LABEL, names::LAUNCHER_APP));
+    Controller::new(vmis, watcher::Config::default())
+        .owns(pods, launchers)
+        .graceful_shutdown_on(shutdown)
+        .run(reconcile, on_error, context)
+        .for_each(|result| async {
+            if let Err(error) = result {
+                tracing::debug!(%error, "virtual machine instance reconcile");
+            }
+        })
+        .await;
+}
+
+async fn reconcile(vmi: Arc<VirtualMachineInstance>, context: Arc<Context>) -> Result<controller::Action, Error> {
+    let namespace = vmi.namespace().ok_or(Error::Missing("namespace"))?;
+    let pods = Api::<Pod>::namespaced(context.client.clone(), &namespace);
+    let pod = pods.get_opt(&pod::name(&vmi)).await?;
+    let pod = pod.filter(|pod| pod.owner_references().iter().any(|owner| Some(&owner.uid) == vmi.metadata.uid.as_ref()));
+
+    let config = context.cluster.pod_config();
+    let plan = vmi::plan(&vmi::Observed { vmi: &vmi, pod: pod.as_ref(), config: &config, now: Timestamp::now() });
+
+    // All that changes on the instance itself goes into one write: it has no status subresource, as upstream's.
+    let mut patch = json!({});
+    if plan.status != vmi.status {
+        patch["status"] = status_patch(&vmi.status, &plan.status)?;
+    }
+    for action in &plan.actions {
+        apply(&pods, &vmi, action, &mut patch).await?;
+    }
+    if patch != json!({}) {
+        let vmis = Api::<VirtualMachineInstance>::namespaced(context.client.clone(), &namespace);
+        match vmis.patch(&vmi.name_any(), &PatchParams::default(), &versioned_patch(&vmi.metadata, patch)).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    for note in plan.notes {
+        context.notes.publish(&vmi.object_ref(&()), note).await;
+    }
+    Ok(controller::Action::await_change())
+}
+
+async fn apply(
+    pods: &Api<Pod>,
+    vmi: &VirtualMachineInstance,
+    action: &Action,
+    patch: &mut Value,
+) -> Result<(), Error> {
+    match action {
+        Action::AddFinalizer => {
+            let mut finalizers = vmi.finalizers().to_vec();
+            finalizers.push(names::VIRTUAL_MACHINE_INSTANCE_FINALIZER.into());
+            patch["metadata"]["finalizers"] = json!(finalizers);
+        }
+        Action::RemoveFinalizer => {
+            let mut finalizers = vmi.finalizers().to_vec();
+            finalizers.retain(|f| f != names::VIRTUAL_MACHINE_INSTANCE_FINALIZER);
+            patch["metadata"]["finalizers"] = json!(finalizers);
+        }
+        Action::SetNode { node } => patch["metadata"]["labels"][names::NODE_NAME_LABEL] = json!(node),
+        Action::CreatePod(pod) => match pods.create(&PostParams::default(), pod).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.is_already_exists() => {}
+            Err(error) => return Err(error.into()),
+        },
+        Action::DeletePod { name, uid, resource_version } => {
+            let params = DeleteParams {
+                preconditions: Some(Preconditions {
+                    uid: Some(uid.clone()),
+                    resource_version: resource_version.clone(),
+                }),
+                ..DeleteParams::default()
+            };
+            match pods.delete(name, &params).await {
+                Ok(_) => {}
+                Err(kube::Error::Api(status)) if status.is_not_found() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn on_error(vmi: Arc<VirtualMachineInstance>, error: &Error, _context: Arc<Context>) -> controller::Action {
+    let conflict = matches!(error, Error::Api(kube::Error::Api(status)) if status.is_conflict());
+    if conflict {
+        return controller::Action::requeue(Duration::from_millis(50));
+    }
+    tracing::warn!(vmi = %vmi.name_any(), error = %chain(error), "cannot reconcile the virtual machine instance");
+    controller::Action::requeue(Duration::from_secs(2))
+}

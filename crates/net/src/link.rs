@@ -1,0 +1,118 @@
+//! Links and addresses of the current network namespace.
+
+use std::{io, net::IpAddr};
+
+use crate::netlink::{ACK, CREATE, DUMP, EXCL, Message, Socket, attributes};
+
+const NEW_LINK: u16 = 16;
+const DELETE_LINK: u16 = 17;
+const NEW_ADDRESS: u16 = 20;
+const GET_ADDRESS: u16 = 22;
+const FLAG_UP: u32 = 1;
+const LINK_ADDRESS: u16 = 1;
+const LINK_MTU: u16 = 4;
+const ADDRESS: u16 = 1;
+const LOCAL: u16 = 2;
+
+/// The index of a link by name.
+pub fn index(name: &str) -> io::Result<u32> {
+    Ok(nix::net::if_::if_nametoindex(name)?)
+}
+
+pub fn exists(name: &str) -> bool {
+    index(name).is_ok()
+}
+
+/// Brings a link up, optionally with an MTU.
+pub fn set_up(name: &str, mtu: Option<u32>) -> io::Result<()> {
+    let message = Message::new(NEW_LINK, ACK).raw(&link_header(index(name)?, FLAG_UP, FLAG_UP));
+    let message = match mtu {
+        Some(mtu) => message.attribute(LINK_MTU, &mtu.to_ne_bytes()),
+        None => message,
+    };
+    Socket::route()?.request(message)
+}
+
+/// Gives a link its hardware address.
+pub fn set_mac(name: &str, mac: [u8; 6]) -> io::Result<()> {
+    let message = Message::new(NEW_LINK, ACK).raw(&link_header(index(name)?, 0, 0)).attribute(LINK_ADDRESS, &mac);
+    Socket::route()?.request(message)
+}
+
+pub fn delete(name: &str) -> io::Result<()> {
+    Socket::route()?.request(Message::new(DELETE_LINK, ACK).raw(&link_header(index(name)?, 0, 0)))
+}
+
+/// Adds an address. One that is there already is success.
+pub fn add_address(name: &str, address: IpAddr, prefix: u8) -> io::Result<()> {
+    let (family, bytes) = match address {
+        IpAddr::V4(v4) => (libc_family::INET, v4.octets().to_vec()),
+        IpAddr::V6(v6) => (libc_family::INET6, v6.octets().to_vec()),
+    };
+    let mut header = vec![family, prefix, 0, 0];
+    header.extend_from_slice(&index(name)?.to_ne_bytes());
+    let message = Message::new(NEW_ADDRESS, ACK | CREATE | EXCL)
+        .raw(&header)
+        .attribute(LOCAL, &bytes)
+        .attribute(ADDRESS, &bytes);
+    match Socket::route()?.request(message) {
+        Err(error) if error.raw_os_error() == Some(17) => Ok(()),
+        other => other,
+    }
+}
+
+/// The IPv4 addresses of a link with their prefix lengths.
+pub fn addresses(name: &str) -> io::Result<Vec<(IpAddr, u8)>> {
+    let wanted = index(name)?;
+    let bodies = Socket::route()?.dump(Message::new(GET_ADDRESS, DUMP).raw(&[0; 8]))?;
+    let mut found = vec![];
+    for body in bodies {
+        let Some(header) = body.get(..8) else { continue };
+        let (family, prefix) = (header[0], header[1]);
+        if u32::from_ne_bytes([header[4], header[5], header[6], header[7]]) != wanted {
+            continue;
+        }
+        for (kind, value) in attributes(&body[8..]) {
+            if kind != ADDRESS {
+                continue;
+            }
+            if let (libc_family::INET, Ok(octets)) = (family, <[u8; 4]>::try_from(value)) {
+                found.push((IpAddr::from(octets), prefix));
+            } else if let (libc_family::INET6, Ok(octets)) = (family, <[u8; 16]>::try_from(value)) {
+                found.push((IpAddr::from(octets), prefix));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The MTU of a link, as the kernel shows it in sysfs of the caller's namespace.
+pub fn mtu(name: &str) -> io::Result<u32> {
+    const GET_LINK: u16 = 18;
+    let wanted = index(name)?;
+    for body in Socket::route()?.dump(Message::new(GET_LINK, DUMP).raw(&link_header(0, 0, 0)))? {
+        let Some(header) = body.get(..16) else { continue };
+        if u32::from_ne_bytes([header[4], header[5], header[6], header[7]]) != wanted {
+            continue;
+        }
+        for (kind, value) in attributes(&body[16..]) {
+            if let (LINK_MTU, Ok(bytes)) = (kind, <[u8; 4]>::try_from(value)) {
+                return Ok(u32::from_ne_bytes(bytes));
+            }
+        }
+    }
+    Err(io::Error::other(format!("link {name} has no MTU")))
+}
+
+fn link_header(index: u32, flags: u32, change: u32) -> Vec<u8> {
+    let mut header = vec![0u8; 4];
+    header.extend_from_slice(&index.to_ne_bytes());
+    header.extend_from_slice(&flags.to_ne_bytes());
+    header.extend_from_slice(&change.to_ne_bytes());
+    header
+}
+
+mod libc_family {
+    pub const INET: u8 = 2;
+    pub const INET6: u8 = 10;
+}

@@ -1,0 +1,56 @@
+//! A guest behind its pod's address: a private network on a tap, with address translation to the pod's interface.
+//!
+//! ```text
+//!   guest 10.0.2.2 -- tap0 10.0.2.1 | pod's network namespace | eth0 (pod address) -- the rest of the world
+//! ```
+//!
+//! There is no bridge in between: the tap itself has the gateway's address.
+
+use std::{fs, io, net::Ipv4Addr, path::Path};
+
+use crate::{link, netns, nft, tap};
+
+/// What a guest's interface needs.
+#[derive(Debug, Clone)]
+pub struct Binding {
+    pub tap: String,
+    /// The pod's own interface.
+    pub outside: String,
+    pub gateway: Ipv4Addr,
+    pub guest: Ipv4Addr,
+    pub prefix: u8,
+    pub ports: Vec<nft::Port>,
+    pub uid: u32,
+    pub gid: u32,
+    pub queues: u32,
+}
+
+/// What was found while binding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bound {
+    pub mtu: u32,
+    /// The pod's addresses on the outside interface.
+    pub addresses: Vec<std::net::IpAddr>,
+}
+
+/// Sets the binding up inside a network namespace. Doing it again repairs what is missing.
+pub fn bind(namespace: &Path, binding: &Binding) -> io::Result<Bound> {
+    netns::enter(namespace, || {
+        let mtu = link::mtu(&binding.outside)?;
+        tap::create(&binding.tap, binding.uid, binding.gid, binding.queues)?;
+        link::set_up(&binding.tap, Some(mtu))?;
+        link::add_address(&binding.tap, binding.gateway.into(), binding.prefix)?;
+        fs::write("/proc/sys/net/ipv4/ip_forward", "1")?;
+        // The launcher answers DHCP without any capability.
+        fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")?;
+        nft::masquerade(&nft::Masquerade {
+            table: "ferrovirt",
+            outside: &binding.outside,
+            guest: binding.guest,
+            ports: &binding.ports,
+        })?;
+        let addresses = link::addresses(&binding.outside)?.into_iter().map(|(address, _)| address);
+        let addresses = addresses.filter(|a| !matches!(a, std::net::IpAddr::V6(v6) if v6.is_unicast_link_local()));
+        Ok(Bound { mtu, addresses: addresses.collect() })
+    })
+}

@@ -1,0 +1,58 @@
+//! Binds a guest's network in a namespace of its own and asks the kernel's own tools what came of it. Needs root.
+
+use std::{net::Ipv4Addr, path::Path, process::Command, thread};
+
+use ferrovirt_net::{
+    link,
+    masquerade::{Binding, bind},
+    nft::Port,
+    tap,
+};
+use nix::sched::{CloneFlags, unshare};
+
+fn binding(ports: Vec<Port>) -> Binding {
+    Binding {
+        tap: "tap0".into(),
+        outside: "eth0".into(),
+        gateway: Ipv4Addr::new(10, 0, 2, 1),
+        guest: Ipv4Addr::new(10, 0, 2, 2),
+        prefix: 24,
+        ports,
+        uid: 107,
+        gid: 107,
+        queues: 1,
+    }
+}
+
+fn output(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn binding_is_repeatable_and_visible_to_the_kernels_tools() {
+    thread::spawn(|| {
+        unshare(CloneFlags::CLONE_NEWNET).expect("this test needs root");
+        tap::create("eth0", 0, 0, 1).unwrap();
+        link::set_up("eth0", Some(1400)).unwrap();
+        link::add_address("eth0", Ipv4Addr::new(192, 0, 2, 7).into(), 24).unwrap();
+
+        let here = Path::new("/proc/thread-self/ns/net");
+        let bound = bind(here, &binding(vec![])).unwrap();
+        assert_eq!(bound.mtu, 1400);
+        assert_eq!(bound.addresses, [Ipv4Addr::new(192, 0, 2, 7)]);
+        let rules = output("nft", &["list", "ruleset"]);
+        assert!(rules.contains("iifname \"eth0\" dnat to 10.0.2.2"), "{rules}");
+        assert!(rules.contains("ip saddr 10.0.2.2 oifname \"eth0\" masquerade"), "{rules}");
+
+        bind(here, &binding(vec![Port { protocol: 6, port: 80 }])).unwrap();
+        let rules = output("nft", &["list", "ruleset"]);
+        assert!(rules.contains("tcp dport 80 dnat to 10.0.2.2"), "{rules}");
+        assert_eq!(rules.matches("dnat").count(), 1, "the first binding's rule is gone: {rules}");
+        let addresses = output("ip", &["addr", "show", "tap0"]);
+        assert!(addresses.contains("10.0.2.1/24") && addresses.contains("mtu 1400"), "{addresses}");
+    })
+    .join()
+    .unwrap();
+}

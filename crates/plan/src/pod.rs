@@ -1,0 +1,296 @@
+//! The launcher pod of an instance.
+
+use std::collections::BTreeMap;
+
+use ferrovirt_api::{
+    names,
+    v1::{VirtualMachineInstance, Volume as VmVolume},
+};
+use k8s_openapi::{
+    api::core::v1::{
+        Capabilities, ConfigMapVolumeSource, Container, EmptyDirVolumeSource, EnvVar, ImageVolumeSource,
+        PersistentVolumeClaimVolumeSource, Pod, PodSecurityContext, PodSpec, ResourceRequirements, SeccompProfile,
+        SecretVolumeSource, SecurityContext, Sysctl, Volume, VolumeMount,
+    },
+    apimachinery::pkg::{
+        api::resource::Quantity,
+        apis::meta::v1::{ObjectMeta, OwnerReference},
+    },
+};
+
+/// User and group of everything in a launcher pod, as KubeVirt's, so that volumes move both ways.
+pub const RUNTIME_USER: i64 = 107;
+/// What the launcher gets on top of the guest's own grace period to tidy up.
+const GRACE_SLACK_SECONDS: i64 = 15;
+pub const DEFAULT_GRACE_SECONDS: i64 = 30;
+
+/// What the cluster's configuration says about pods.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    pub launcher_image: String,
+    pub image_pull_policy: String,
+    /// True if some node offers the hypervisor's device; without it the pod does not ask for it.
+    pub device_available: bool,
+    pub allow_emulation: bool,
+    /// How many virtual CPUs share a physical one.
+    pub cpu_allocation_ratio: i64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            launcher_image: format!("ferrovirt-launcher:{}", env!("CARGO_PKG_VERSION")),
+            image_pull_policy: "IfNotPresent".into(),
+            device_available: false,
+            allow_emulation: true,
+            cpu_allocation_ratio: 10,
+        }
+    }
+}
+
+/// The pod's name. It follows from the instance, so that creating it twice creates one.
+pub fn name(vmi: &VirtualMachineInstance) -> String {
+    let uid = vmi.metadata.uid.as_deref().unwrap_or_default();
+    let mut state: u32 = 0x811c_9dc5;
+    for byte in uid.bytes() {
+        state = (state ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    }
+    const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    let mut suffix = String::new();
+    for _ in 0..5 {
+        suffix.push(ALPHABET[(state % ALPHABET.len() as u32) as usize] as char);
+        state /= ALPHABET.len() as u32;
+    }
+    let name = vmi.metadata.name.as_deref().unwrap_or_default();
+    // A name has at most 253 characters, and "virt-launcher-" and the suffix need 20 of them.
+    let name = name.get(..name.len().min(233)).unwrap_or(name).trim_end_matches(['-', '.']);
+    format!("virt-launcher-{name}-{suffix}")
+}
+
+pub fn render(vmi: &VirtualMachineInstance, config: &Config) -> Pod {
+    let spec = &vmi.spec;
+    let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
+    let (volumes, mounts) = volumes(vmi);
+    let mut node_selector = spec.node_selector.clone();
+    node_selector.insert(names::NODE_SCHEDULABLE.into(), "true".into());
+    let pod_spec = PodSpec {
+        restart_policy: Some("Never".into()),
+        termination_grace_period_seconds: Some(grace + GRACE_SLACK_SECONDS),
+        automount_service_account_token: Some(false),
+        enable_service_links: Some(false),
+        hostname: Some(hostname(vmi)),
+        subdomain: some(&spec.subdomain),
+        node_selector: Some(node_selector),
+        affinity: spec.affinity.clone(),
+        tolerations: some_vec(&spec.tolerations),
+        topology_spread_constraints: some_vec(&spec.topology_spread_constraints),
+        priority_class_name: some(&spec.priority_class_name),
+        scheduler_name: some(&spec.scheduler_name),
+        dns_policy: some(&spec.dns_policy),
+        dns_config: spec.dns_config.clone(),
+        security_context: Some(PodSecurityContext {
+            run_as_user: Some(RUNTIME_USER),
+            run_as_group: Some(RUNTIME_USER),
+            run_as_non_root: Some(true),
+            fs_group: Some(RUNTIME_USER),
+            seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".into(), ..Default::default() }),
+            // The launcher answers DHCP for its guest, and ports below 1024 would need a capability otherwise.
+            sysctls: Some(vec![Sysctl { name: "net.ipv4.ip_unprivileged_port_start".into(), value: "0".into() }]),
+            ..Default::default()
+        }),
+        volumes: Some(volumes),
+        containers: vec![Container {
+            name: names::COMPUTE_CONTAINER.into(),
+            image: Some(config.launcher_image.clone()),
+            image_pull_policy: Some(config.image_pull_policy.clone()),
+            command: Some(vec!["/usr/bin/ferrovirt-launcher".into()]),
+            args: Some(vec!["run".into(), "--socket-dir".into(), "/var/run/kubevirt/sockets".into()]),
+            env: Some(vec![EnvVar {
+                name: "FERROVIRT_HYPERVISOR".into(),
+                value: Some(hypervisor(vmi).into()),
+                ..Default::default()
+            }]),
+            resources: Some(resources(vmi, config)),
+            security_context: Some(SecurityContext {
+                allow_privilege_escalation: Some(false),
+                capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), ..Default::default() }),
+                run_as_user: Some(RUNTIME_USER),
+                run_as_group: Some(RUNTIME_USER),
+                run_as_non_root: Some(true),
+                ..Default::default()
+            }),
+            volume_mounts: Some(mounts),
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    Pod { metadata: metadata(vmi), spec: Some(pod_spec), status: None }
+}
+
+pub fn hypervisor(vmi: &VirtualMachineInstance) -> &str {
+    vmi.spec.hypervisor.as_deref().unwrap_or("qemu-kvm")
+}
+
+fn metadata(vmi: &VirtualMachineInstance) -> ObjectMeta {
+    let uid = vmi.metadata.uid.clone().unwrap_or_default();
+    let vmi_name = vmi.metadata.name.clone().unwrap_or_default();
+    let mut labels = vmi.metadata.labels.clone().unwrap_or_default();
+    labels.remove(names::NODE_NAME_LABEL);
+    labels.insert(names::APP_LABEL.into(), names::LAUNCHER_APP.into());
+    labels.insert(names::CREATED_BY_LABEL.into(), uid.clone());
+    if vmi_name.len() <= 63 {
+        labels.insert(names::DEPRECATED_VIRTUAL_MACHINE_NAME_LABEL.into(), vmi_name.clone());
+    }
+    let mut annotations = vmi.metadata.annotations.clone().unwrap_or_default();
+    annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    annotations.insert(names::DOMAIN_ANNOTATION.into(), vmi_name.clone());
+    annotations.insert("kubectl.kubernetes.io/default-container".into(), names::COMPUTE_CONTAINER.into());
+    ObjectMeta {
+        name: Some(name(vmi)),
+        namespace: vmi.metadata.namespace.clone(),
+        labels: Some(labels),
+        annotations: Some(annotations),
+        owner_references: Some(vec![OwnerReference {
+            api_version: "kubevirt.io/v1".into(),
+            kind: "VirtualMachineInstance".into(),
+            name: vmi_name,
+            uid,
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        }]),
+        ..Default::default()
+    }
+}
+
+fn hostname(vmi: &VirtualMachineInstance) -> String {
+    let name = match vmi.spec.hostname.as_str() {
+        "" => vmi.metadata.name.as_deref().unwrap_or_default(),
+        name => name,
+    };
+    // A host name is one label of at most 63 characters.
+    let label = name.split('.').next().unwrap_or_default();
+    label.get(..label.len().min(63)).unwrap_or(label).trim_end_matches('-').into()
+}
+
+/// The directories every launcher has, then those of the instance's own volumes.
+fn volumes(vmi: &VirtualMachineInstance) -> (Vec<Volume>, Vec<VolumeMount>) {
+    let mut volumes = vec![];
+    let mut mounts = vec![];
+    for (name, path) in [
+        ("private", "/var/run/kubevirt-private"),
+        ("sockets", "/var/run/kubevirt/sockets"),
+        ("ephemeral-disks", "/var/run/kubevirt-ephemeral-disks"),
+        ("libvirt-runtime", "/var/run/libvirt"),
+    ] {
+        volumes.push(Volume {
+            name: name.into(),
+            empty_dir: Some(EmptyDirVolumeSource::default()),
+            ..Default::default()
+        });
+        mounts.push(VolumeMount { name: name.into(), mount_path: path.into(), ..Default::default() });
+    }
+    for volume in &vmi.spec.volumes {
+        add_volume(volume, &mut volumes, &mut mounts);
+    }
+    (volumes, mounts)
+}
+
+fn add_volume(volume: &VmVolume, volumes: &mut Vec<Volume>, mounts: &mut Vec<VolumeMount>) {
+    let name = &volume.name;
+    let mut add = |source: Volume, path: String, read_only: bool| {
+        mounts.push(VolumeMount {
+            name: source.name.clone(),
+            mount_path: path,
+            read_only: read_only.then_some(true),
+            ..Default::default()
+        });
+        volumes.push(source);
+    };
+    let named = |name: &str| Volume { name: name.into(), ..Default::default() };
+    if let Some(disk) = &volume.container_disk {
+        let image = ImageVolumeSource { reference: Some(disk.image.clone()), pull_policy: some(&disk.image_pull_policy) };
+        let path = format!("/var/run/kubevirt/container-disks/{name}");
+        add(Volume { image: Some(image), ..named(&format!("container-disk-{name}")) }, path, true);
+    }
+    let claim = volume.persistent_volume_claim.as_ref().map(|c| (c.claim_name.clone(), c.read_only));
+    let claim = claim
+        .or_else(|| volume.data_volume.as_ref().map(|d| (d.name.clone(), false)))
+        .or_else(|| Some((volume.ephemeral.as_ref()?.persistent_volume_claim.as_ref()?.claim_name.clone(), true)));
+    if let Some((claim_name, read_only)) = claim {
+        let source = PersistentVolumeClaimVolumeSource { claim_name, read_only: read_only.then_some(true) };
+        let path = format!("/var/run/kubevirt-private/vmi-disks/{name}");
+        add(Volume { persistent_volume_claim: Some(source), ..named(name) }, path, read_only);
+    }
+    let secrets = [
+        (name.clone(), volume.secret.as_ref().map(|s| s.secret_name.clone())),
+        (name.clone(), volume.cloud_init_no_cloud.as_ref().and_then(|c| Some(c.secret_ref.as_ref()?.name.clone()))),
+        (name.clone(), volume.cloud_init_config_drive.as_ref().and_then(|c| Some(c.secret_ref.as_ref()?.name.clone()))),
+        (
+            format!("{name}-net"),
+            volume.cloud_init_no_cloud.as_ref().and_then(|c| Some(c.network_data_secret_ref.as_ref()?.name.clone())),
+        ),
+        (
+            format!("{name}-net"),
+            volume.cloud_init_config_drive.as_ref().and_then(|c| Some(c.network_data_secret_ref.as_ref()?.name.clone())),
+        ),
+    ];
+    for (volume_name, secret) in secrets {
+        if let Some(secret) = secret {
+            let source = SecretVolumeSource { secret_name: Some(secret), ..Default::default() };
+            let path = format!("/var/run/kubevirt-private/secret/{volume_name}");
+            add(Volume { secret: Some(source), ..named(&volume_name) }, path, true);
+        }
+    }
+    if let Some(map) = &volume.config_map {
+        let source = ConfigMapVolumeSource { name: map.name.clone(), optional: map.optional, ..Default::default() };
+        let path = format!("/var/run/kubevirt-private/config-map/{name}");
+        add(Volume { config_map: Some(source), ..named(name) }, path, true);
+    }
+}
+
+fn resources(vmi: &VirtualMachineInstance, config: &Config) -> ResourceRequirements {
+    let domain = &vmi.spec.domain;
+    let bytes = |q: &Quantity| ferrovirt_api::Quantity::parse(&q.0).map(|q| q.as_bytes()).unwrap_or(0);
+    let overhead = ferrovirt_machine::overhead::memory_overhead(vmi) as i128;
+    let guest = domain.memory.as_ref().and_then(|m| m.guest.as_ref()).map(bytes);
+
+    let mut requests: BTreeMap<String, Quantity> = domain.resources.requests.clone();
+    let mut limits: BTreeMap<String, Quantity> = domain.resources.limits.clone();
+    let requested = requests.get("memory").map(bytes).or_else(|| limits.get("memory").map(bytes)).or(guest);
+    if let Some(requested) = requested {
+        let overhead = if domain.resources.overcommit_guest_overhead { 0 } else { overhead };
+        requests.insert("memory".into(), Quantity((i128::from(requested) + overhead).to_string()));
+    }
+    if let Some(limit) = limits.get("memory").map(bytes) {
+        limits.insert("memory".into(), Quantity((i128::from(limit) + overhead).to_string()));
+    }
+    if !requests.contains_key("cpu") && !limits.contains_key("cpu") {
+        let milli = 1000 * i64::from(virtual_cpus(vmi)) / config.cpu_allocation_ratio.max(1);
+        requests.insert("cpu".into(), Quantity(format!("{}m", milli.max(1))));
+    }
+    if config.device_available
+        && let Some(driver) = ferrovirt_machine::hypervisor::hypervisor(hypervisor(vmi))
+        && let Some(device) = driver.device()
+    {
+        requests.insert(device.into(), Quantity("1".into()));
+        limits.insert(device.into(), Quantity("1".into()));
+    }
+    ResourceRequirements {
+        requests: Some(requests),
+        limits: (!limits.is_empty()).then_some(limits),
+        ..Default::default()
+    }
+}
+
+pub fn virtual_cpus(vmi: &VirtualMachineInstance) -> u32 {
+    let Some(cpu) = &vmi.spec.domain.cpu else { return 1 };
+    cpu.cores.max(1) * cpu.sockets.max(1) * cpu.threads.max(1)
+}
+
+fn some(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.into())
+}
+
+fn some_vec<T: Clone>(items: &[T]) -> Option<Vec<T>> {
+    (!items.is_empty()).then(|| items.to_vec())
+}

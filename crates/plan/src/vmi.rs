@@ -1,0 +1,201 @@
+//! VirtualMachineInstance: its launcher pod, and its phases until the node agent takes over.
+//!
+//! ```text
+//!    ""  ->  Pending  ->  Scheduling  ->  Scheduled  ->  Running  ->  Succeeded | Failed
+//!            (controller: pod is made)    (pod runs)     (node agent from here on)
+//! ```
+//!
+//! Fencing: an instance whose pod was ever bound to a node keeps its finalizer until that node's agent has seen the
+//! processes end. Only an instance that never reached a node is released here.
+
+use ferrovirt_api::{
+    names,
+    v1::{
+        VirtualMachineInstance, VirtualMachineInstanceStatus,
+        values::{virtual_machine_instance_condition_type as condition, virtual_machine_instance_phase as phase},
+    },
+};
+use k8s_openapi::{
+    api::core::v1::{ContainerStatus, Pod},
+    apimachinery::pkg::apis::meta::v1::Time,
+    jiff::Timestamp,
+};
+
+use crate::{Note, conditions, pod, vm::is_final};
+
+pub struct Observed<'a> {
+    pub vmi: &'a VirtualMachineInstance,
+    /// The pod of the name that [`pod::name`] gives, if it is controlled by this instance.
+    pub pod: Option<&'a Pod>,
+    pub config: &'a pod::Config,
+    pub now: Timestamp,
+}
+
+#[derive(Debug, PartialEq)]
+pub struct Plan {
+    pub actions: Vec<Action>,
+    pub status: VirtualMachineInstanceStatus,
+    pub notes: Vec<Note>,
+}
+
+#[derive(Debug, PartialEq)]
+pub enum Action {
+    AddFinalizer,
+    RemoveFinalizer,
+    CreatePod(Box<Pod>),
+    /// Delete the pod. With a resource version the deletion must not race with its binding to a node.
+    DeletePod { name: String, uid: String, resource_version: Option<String> },
+    /// Label the instance with the node that it runs on.
+    SetNode { node: String },
+}
+
+pub fn plan(observed: &Observed<'_>) -> Plan {
+    let vmi = observed.vmi;
+    let time = Time(observed.now);
+    let mut plan = Plan { actions: vec![], status: vmi.status.clone(), notes: vec![] };
+    if vmi.metadata.deletion_timestamp.is_some() {
+        delete(observed, &mut plan);
+    } else if !has_finalizer(vmi) && !is_final(vmi) {
+        plan.actions.push(Action::AddFinalizer);
+    } else if !is_final(vmi) {
+        match observed.pod {
+            None => without_pod(observed, &time, &mut plan),
+            Some(pod) => with_pod(pod, &time, &mut plan),
+        }
+        // The label comes after the status that it repeats, so that a half-done step is done again.
+        let labelled = vmi.metadata.labels.as_ref().and_then(|l| l.get(names::NODE_NAME_LABEL));
+        if !plan.status.node_name.is_empty() && labelled != Some(&plan.status.node_name) {
+            plan.actions.push(Action::SetNode { node: plan.status.node_name.clone() });
+        }
+    }
+    plan
+}
+
+fn without_pod(observed: &Observed<'_>, time: &Time, plan: &mut Plan) {
+    let status = &mut plan.status;
+    match status.phase.as_str() {
+        phase::UNSET | phase::PENDING => {
+            conditions::enter_phase(status, time, phase::PENDING);
+            not_ready(status, time, "GuestNotRunning", "the guest is not running yet");
+            status.runtime_user = pod::RUNTIME_USER as u64;
+            let pod = pod::render(observed.vmi, observed.config);
+            let name = pod.metadata.name.clone().unwrap_or_default();
+            plan.notes.push(Note::normal("SuccessfulCreate", format!("Created virtual machine pod {name}")));
+            plan.actions.push(Action::CreatePod(Box::new(pod)));
+        }
+        phase::SCHEDULING => {
+            conditions::enter_phase(status, time, phase::FAILED);
+            status.reason = "PodNotExists".into();
+            not_ready(status, time, "PodNotExists", "the launcher pod was removed before the guest started");
+        }
+        // It was on a node: that node's agent knows whether it still runs.
+        _ => {}
+    }
+}
+
+fn with_pod(pod: &Pod, time: &Time, plan: &mut Plan) {
+    let status = &mut plan.status;
+    let pod_status = pod.status.clone().unwrap_or_default();
+    let pod_phase = pod_status.phase.as_deref().unwrap_or("Pending");
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+    status.qos_class = pod_status.qos_class.clone();
+    if let (Some(node), Some(uid)) = (&node, &pod.metadata.uid) {
+        status.active_pods.insert(uid.clone(), node.clone());
+    }
+    if !matches!(status.phase.as_str(), phase::UNSET | phase::PENDING | phase::SCHEDULING) {
+        return;
+    }
+    conditions::enter_phase(status, time, phase::SCHEDULING);
+    copy_scheduled_condition(status, &pod_status.conditions.unwrap_or_default(), time);
+    let compute = pod_status.container_statuses.unwrap_or_default().into_iter().find(|c| c.name == names::COMPUTE_CONTAINER);
+    match (pod_phase, node) {
+        ("Succeeded" | "Failed", _) => {
+            conditions::enter_phase(status, time, phase::FAILED);
+            status.reason = "LauncherFailed".into();
+            let message = pod_status.message.unwrap_or_else(|| "the launcher ended before the guest started".into());
+            not_ready(status, time, "GuestNotRunning", &message);
+        }
+        (_, Some(node)) if compute.as_ref().is_some_and(is_running) => {
+            conditions::enter_phase(status, time, phase::SCHEDULED);
+            status.node_name = node;
+            conditions::remove_vmi(&mut status.conditions, condition::SYNCHRONIZED);
+        }
+        _ => note_waiting(status, compute.as_ref(), time),
+    }
+}
+
+fn delete(observed: &Observed<'_>, plan: &mut Plan) {
+    let vmi = observed.vmi;
+    match observed.pod {
+        None if vmi.status.node_name.is_empty() && vmi.status.active_pods.is_empty() => {
+            if has_finalizer(vmi) {
+                plan.actions.push(Action::RemoveFinalizer);
+            }
+        }
+        None => {}
+        Some(pod) => {
+            let bound = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+            let running = pod
+                .status
+                .as_ref()
+                .and_then(|s| s.container_statuses.as_ref())
+                .is_some_and(|all| all.iter().any(|c| c.name == names::COMPUTE_CONTAINER && is_running(c)));
+            if let (true, Some(uid), Some(node)) =
+                (bound, &pod.metadata.uid, pod.spec.as_ref().and_then(|s| s.node_name.clone()))
+            {
+                plan.status.active_pods.insert(uid.clone(), node);
+            }
+            // While the launcher runs, the node agent shuts the guest down and the launcher ends by itself.
+            if pod.metadata.deletion_timestamp.is_none() && !running {
+                plan.actions.push(Action::DeletePod {
+                    name: pod.metadata.name.clone().unwrap_or_default(),
+                    uid: pod.metadata.uid.clone().unwrap_or_default(),
+                    resource_version: pod.metadata.resource_version.clone().filter(|_| !bound),
+                });
+            }
+        }
+    }
+}
+
+/// Why the pod does not run yet, where people look: in a condition of the instance.
+fn note_waiting(status: &mut VirtualMachineInstanceStatus, compute: Option<&ContainerStatus>, time: &Time) {
+    let waiting = compute.and_then(|c| c.state.as_ref()).and_then(|s| s.waiting.as_ref());
+    let Some(waiting) = waiting else { return };
+    let reason = waiting.reason.as_deref().unwrap_or_default();
+    if matches!(reason, "ErrImagePull" | "ImagePullBackOff") {
+        let message = waiting.message.as_deref().unwrap_or_default();
+        conditions::set_vmi(&mut status.conditions, time, condition::SYNCHRONIZED, false, reason, message);
+    }
+}
+
+fn copy_scheduled_condition(
+    status: &mut VirtualMachineInstanceStatus,
+    pod_conditions: &[k8s_openapi::api::core::v1::PodCondition],
+    time: &Time,
+) {
+    const TYPE: &str = "PodScheduled";
+    match pod_conditions.iter().find(|c| c.type_ == TYPE && c.status == "False") {
+        Some(c) => {
+            let (reason, message) = (c.reason.as_deref().unwrap_or_default(), c.message.as_deref().unwrap_or_default());
+            conditions::set_vmi(&mut status.conditions, time, TYPE, false, reason, message);
+        }
+        None => conditions::remove_vmi(&mut status.conditions, TYPE),
+    }
+}
+
+fn not_ready(status: &mut VirtualMachineInstanceStatus, time: &Time, reason: &str, message: &str) {
+    conditions::set_vmi(&mut status.conditions, time, condition::READY, false, reason, message);
+}
+
+fn is_running(container: &ContainerStatus) -> bool {
+    container.state.as_ref().is_some_and(|state| state.running.is_some())
+}
+
+fn has_finalizer(vmi: &VirtualMachineInstance) -> bool {
+    let finalizers = vmi.metadata.finalizers.as_deref().unwrap_or_default();
+    finalizers.iter().any(|f| f == names::VIRTUAL_MACHINE_INSTANCE_FINALIZER)
+}
+
+#[cfg(test)]
+#[path = "vmi_tests.rs"]
+mod tests;
