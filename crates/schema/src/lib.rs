@@ -53,6 +53,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cause;
+pub mod patch;
 pub mod rfc3339;
 pub mod selector;
 pub mod structural;

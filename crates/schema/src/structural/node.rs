@@ -75,7 +75,6 @@ pub(crate) enum ListType {
 #[derive(Debug, Default)]
 pub(crate) struct PatchHints {
     pub merge: bool,
-    pub retain_keys: bool,
     pub replace: bool,
     pub merge_key: Option<Box<str>>,
 }

@@ -409,7 +409,6 @@ impl Reader<'_> {
             let has = |word: &str| strategy.split(',').any(|s| s.trim() == word);
             node.patch = Some(Box::new(PatchHints {
                 merge: has("merge"),
-                retain_keys: has("retainKeys"),
                 replace: has("replace"),
                 merge_key: fields
                     .get("x-kubernetes-patch-merge-key")
