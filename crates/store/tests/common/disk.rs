@@ -66,6 +66,18 @@ impl Disk {
         })
     }
 
+    /// Another disk with the same files.
+    pub fn copy(&self) -> Self {
+        let state = self.lock();
+        let (inodes, names) = (state.inodes.clone(), state.names.clone());
+        Self(Arc::new(Mutex::new(State {
+            inodes,
+            durable_names: names.clone(),
+            names,
+            ..State::default()
+        })))
+    }
+
     /// The power fails after so many more operations.
     pub fn light_fuse(&self, operations: u64) {
         self.lock().fuse = Some(operations);
