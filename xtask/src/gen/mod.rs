@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 /// Where the KubeVirt schemas are looked for when no directory is given, relative to the workspace.
@@ -75,6 +75,11 @@ fn generate_crds(root: &Path, options: &Options) -> Result<Outcome> {
         .clone()
         .unwrap_or_else(|| root.join(DEFAULT_CRD_SCHEMAS));
     if !dir.is_dir() {
+        ensure!(
+            options.crd_schemas.is_none(),
+            "no directory {}",
+            dir.display()
+        );
         return Ok(Outcome::Skipped(format!(
             "no KubeVirt schemas at {}; give --crd-schemas DIR",
             dir.display()
