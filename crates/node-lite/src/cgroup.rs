@@ -1,0 +1,332 @@
+//! One cgroup for each pod, outside that of `ferrovirt up`, with the pod's limits. Version 2 where its hierarchy has the
+//! controllers, else version 1 with one directory for each controller.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// In the units of the pod spec; the kernel's come from [`settings`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Limits {
+    pub cpu_request_milli: i64,
+    pub cpu_limit_milli: Option<i64>,
+    pub memory_limit_bytes: Option<i64>,
+}
+
+/// A machine's cgroup file systems.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hierarchy {
+    V2 {
+        root: PathBuf,
+    },
+    /// Controller name and its mount point.
+    V1 {
+        controllers: Vec<(String, PathBuf)>,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    V1,
+    V2,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CgroupError {
+    #[error("no cgroup file system with a memory and cpu controller is mounted")]
+    NotMounted,
+    #[error("cannot {action} {path}")]
+    Io {
+        action: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    #[error("processes in {0} do not end")]
+    Busy(PathBuf),
+}
+
+/// More than any VM needs; keeps one from exhausting the machine's pids.
+const MAX_PIDS: u32 = 8192;
+const WANTED_V1: &[&str] = &["memory", "cpu", "cpuacct", "pids", "freezer"];
+const WANTED_V2: &[&str] = &["cpu", "memory", "pids"];
+
+impl Hierarchy {
+    pub fn detect() -> Result<Self, CgroupError> {
+        let path = Path::new("/proc/self/mountinfo");
+        let text = fs::read_to_string(path).map_err(io_error("read", path))?;
+        let hierarchy = parse_mountinfo(&text, |root| {
+            fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default()
+        });
+        hierarchy.ok_or(CgroupError::NotMounted)
+    }
+
+    /// The directories of a cgroup, one for version 2.
+    pub fn paths(&self, name: &str) -> Vec<PathBuf> {
+        match self {
+            Self::V2 { root } => vec![root.join(name)],
+            Self::V1 { controllers } => controllers
+                .iter()
+                .map(|(_, mount)| mount.join(name))
+                .collect(),
+        }
+    }
+
+    /// Makes `parent/child` with limits and returns the files through which a process joins.
+    pub fn create(
+        &self,
+        parent: &str,
+        child: &str,
+        limits: &Limits,
+    ) -> Result<Vec<PathBuf>, CgroupError> {
+        let name = format!("{parent}/{child}");
+        match self {
+            Self::V2 { root } => {
+                let dir = root.join(parent);
+                fs::create_dir_all(&dir).map_err(io_error("create", &dir))?;
+                for level in [root, &dir] {
+                    let file = level.join("cgroup.subtree_control");
+                    for controller in WANTED_V2 {
+                        // One that is missing or taken only costs its limit, which setting it below would report.
+                        let _ = fs::write(&file, format!("+{controller}"));
+                    }
+                }
+                let dir = root.join(&name);
+                fs::create_dir_all(&dir).map_err(io_error("create", &dir))?;
+                for (_, file, value) in settings(limits, Version::V2) {
+                    set(&dir.join(file), &value)?;
+                }
+            }
+            Self::V1 { controllers } => {
+                for (controller, mount) in controllers {
+                    let dir = mount.join(&name);
+                    fs::create_dir_all(&dir).map_err(io_error("create", &dir))?;
+                    for (owner, file, value) in settings(limits, Version::V1) {
+                        if owner == controller {
+                            set(&dir.join(file), &value)?;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(self
+            .paths(&name)
+            .into_iter()
+            .map(|dir| dir.join("cgroup.procs"))
+            .collect())
+    }
+
+    /// Ends every process inside and removes the cgroup. Missing is fine.
+    pub fn remove(&self, name: &str, deadline: Instant) -> Result<(), CgroupError> {
+        for dir in self.paths(name) {
+            loop {
+                match fs::remove_dir(&dir) {
+                    Ok(()) => break,
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+                    Err(error) if error.raw_os_error() == Some(nix::libc::EBUSY) => {
+                        if Instant::now() > deadline {
+                            return Err(CgroupError::Busy(dir));
+                        }
+                        for pid in members(&dir) {
+                            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+                        }
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                    Err(source) => {
+                        return Err(CgroupError::Io {
+                            action: "remove",
+                            path: dir,
+                            source,
+                        });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Processes in any of the cgroup's directories.
+    pub fn members(&self, name: &str) -> Vec<i32> {
+        let mut pids: Vec<i32> = self
+            .paths(name)
+            .iter()
+            .flat_map(|dir| members(dir))
+            .collect();
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    }
+}
+
+/// (v1 controller, file, value) of every limit.
+pub fn settings(limits: &Limits, version: Version) -> Vec<(&'static str, &'static str, String)> {
+    const PERIOD: i64 = 100_000;
+    let shares = (limits.cpu_request_milli * 1024 / 1000).clamp(2, 262_144);
+    let quota = limits
+        .cpu_limit_milli
+        .map(|milli| (milli * PERIOD / 1000).max(1000));
+    let mut out = Vec::new();
+    match version {
+        Version::V1 => {
+            out.push(("cpu", "cpu.shares", shares.to_string()));
+            if let Some(quota) = quota {
+                out.push(("cpu", "cpu.cfs_period_us", PERIOD.to_string()));
+                out.push(("cpu", "cpu.cfs_quota_us", quota.to_string()));
+            }
+            if let Some(bytes) = limits.memory_limit_bytes {
+                out.push(("memory", "memory.limit_in_bytes", bytes.to_string()));
+            }
+            out.push(("pids", "pids.max", MAX_PIDS.to_string()));
+        }
+        Version::V2 => {
+            // The kubelet's mapping of [2, 262144] shares to [1, 10000] weight.
+            out.push((
+                "cpu",
+                "cpu.weight",
+                (1 + (shares - 2) * 9999 / 262_142).to_string(),
+            ));
+            if let Some(quota) = quota {
+                out.push(("cpu", "cpu.max", format!("{quota} {PERIOD}")));
+            }
+            if let Some(bytes) = limits.memory_limit_bytes {
+                out.push(("memory", "memory.max", bytes.to_string()));
+            }
+            out.push(("pids", "pids.max", MAX_PIDS.to_string()));
+        }
+    }
+    out
+}
+
+fn parse_mountinfo(text: &str, controllers_of: impl Fn(&Path) -> String) -> Option<Hierarchy> {
+    let mut v1 = Vec::new();
+    let mut v2 = None;
+    for line in text.lines() {
+        let Some((before, after)) = line.split_once(" - ") else {
+            continue;
+        };
+        let Some(mount) = before.split(' ').nth(4).map(PathBuf::from) else {
+            continue;
+        };
+        let mut after = after.split(' ');
+        match after.next() {
+            Some("cgroup2") => v2 = v2.or(Some(mount)),
+            Some("cgroup") => {
+                let options = after.nth(1).unwrap_or_default();
+                // cpu and cpuacct are often one mount; one entry is enough to create the directory.
+                let found: Vec<&str> = WANTED_V1
+                    .iter()
+                    .copied()
+                    .filter(|name| options.split(',').any(|option| option == *name))
+                    .collect();
+                if let Some(name) = found.first() {
+                    v1.push(((*name).to_owned(), mount));
+                }
+            }
+            _ => {}
+        }
+    }
+    if let Some(root) = v2 {
+        let available = controllers_of(&root);
+        if ["cpu", "memory"].iter().all(|name| {
+            available
+                .split_ascii_whitespace()
+                .any(|found| found == *name)
+        }) {
+            return Some(Hierarchy::V2 { root });
+        }
+    }
+    let complete = ["cpu", "memory"]
+        .iter()
+        .all(|name| v1.iter().any(|(found, _)| found == name));
+    complete.then_some(Hierarchy::V1 { controllers: v1 })
+}
+
+fn members(dir: &Path) -> Vec<i32> {
+    let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+    text.lines()
+        .filter_map(|line| line.trim().parse().ok())
+        .filter(|pid| *pid > 0)
+        .collect()
+}
+
+fn set(file: &Path, value: &str) -> Result<(), CgroupError> {
+    fs::write(file, value).map_err(io_error("set", file))
+}
+
+fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CgroupError {
+    let path = path.to_owned();
+    move |source| CgroupError::Io {
+        action,
+        path,
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(limits: Limits, version: Version) -> String {
+        settings(&limits, version)
+            .into_iter()
+            .map(|(_, file, value)| format!("{file}={value};"))
+            .collect()
+    }
+
+    #[test]
+    fn limits_become_kernel_settings() {
+        let none = Limits::default();
+        let some = Limits {
+            cpu_request_milli: 500,
+            cpu_limit_milli: Some(2000),
+            memory_limit_bytes: Some(1 << 30),
+        };
+        let cases = [
+            (none, Version::V1, "cpu.shares=2;pids.max=8192;"),
+            (none, Version::V2, "cpu.weight=1;pids.max=8192;"),
+            (
+                some,
+                Version::V1,
+                "cpu.shares=512;cpu.cfs_period_us=100000;cpu.cfs_quota_us=200000;\
+                 memory.limit_in_bytes=1073741824;pids.max=8192;",
+            ),
+            (
+                some,
+                Version::V2,
+                "cpu.weight=20;cpu.max=200000 100000;memory.max=1073741824;pids.max=8192;",
+            ),
+        ];
+        for (limits, version, expected) in cases {
+            assert_eq!(shown(limits, version), expected, "{limits:?} {version:?}");
+        }
+    }
+
+    #[test]
+    fn hierarchies_are_found() {
+        let v2 = "30 20 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw\n";
+        let hybrid = "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n\
+                      35 31 0:31 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+                      36 31 0:32 / /sys/fs/cgroup/blkio rw - cgroup cgroup rw,blkio\n\
+                      41 31 0:40 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+        let show =
+            |text: &str, controllers: &str| match parse_mountinfo(text, |_| controllers.to_owned())
+            {
+                None => "none".to_owned(),
+                Some(Hierarchy::V2 { root }) => format!("v2 {}", root.display()),
+                Some(Hierarchy::V1 { controllers }) => controllers
+                    .iter()
+                    .map(|(name, path)| format!("{name}={} ", path.display()))
+                    .collect(),
+            };
+        assert_eq!(show(v2, "cpuset cpu io memory pids"), "v2 /sys/fs/cgroup");
+        assert_eq!(show(v2, "cpuset"), "none");
+        assert_eq!(
+            show(hybrid, ""),
+            "cpu=/sys/fs/cgroup/cpu,cpuacct memory=/sys/fs/cgroup/memory "
+        );
+        assert_eq!(show("", ""), "none");
+    }
+}

@@ -1,0 +1,294 @@
+//! Pod networks through CNI plugins: the distribution's, with a real configuration list, as a kubelet's runtime does.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+
+/// A pod's sandbox as plugins are told of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attachment<'a> {
+    pub pod_uid: &'a str,
+    pub namespace: &'a str,
+    pub name: &'a str,
+    pub netns: &'a Path,
+}
+
+/// `cni.json`: the list that was used, so that DEL matches ADD after the configuration has changed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Attached {
+    pub conflist: Value,
+    pub result: Value,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plugins {
+    pub dirs: Vec<PathBuf>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CniError {
+    #[error("no CNI plugin {name:?} in {dirs} (install the package containernetworking-plugins)")]
+    Missing { name: String, dirs: String },
+    #[error("cannot run the CNI plugin {name}")]
+    Run { name: String, source: io::Error },
+    #[error("the CNI plugin {name} failed to {command}: {message}")]
+    Failed {
+        name: String,
+        command: &'static str,
+        message: String,
+    },
+    #[error("the CNI plugin {name} answered with something that is not JSON")]
+    Answer {
+        name: String,
+        source: serde_json::Error,
+    },
+    #[error("the CNI configuration has no plugins")]
+    Empty,
+}
+
+/// Interface name inside every pod, as everywhere in Kubernetes.
+const IFNAME: &str = "eth0";
+
+pub fn bridge_name(instance: &str) -> String {
+    format!("fv{instance}")
+}
+
+/// The generated list. Its name carries the instance, so two data directories do not share addresses or rules.
+pub fn conflist(instance: &str, pod_cidr: &str, ipam_dir: &Path, masquerade: bool) -> Value {
+    json!({
+        "cniVersion": "1.0.0",
+        "name": bridge_name(instance),
+        "plugins": [
+            {
+                "type": "bridge",
+                "bridge": bridge_name(instance),
+                "isDefaultGateway": true,
+                "hairpinMode": true,
+                "ipMasq": masquerade,
+                "ipam": {
+                    "type": "host-local",
+                    "dataDir": ipam_dir,
+                    "ranges": [[{ "subnet": pod_cidr }]],
+                },
+            },
+        ],
+    })
+}
+
+impl Plugins {
+    /// Attaches a pod: loopback, then each plugin of the list with the result of the one before.
+    pub async fn add(&self, conflist: &Value, pod: &Attachment<'_>) -> Result<Attached, CniError> {
+        self.run("ADD", "lo", &loopback(), pod).await?;
+        let mut previous: Option<Value> = None;
+        for config in configs(conflist)? {
+            let config = with_previous(config, previous.as_ref());
+            previous = Some(self.run("ADD", IFNAME, &config, pod).await?);
+        }
+        Ok(Attached {
+            conflist: conflist.clone(),
+            result: previous.unwrap_or_default(),
+        })
+    }
+
+    /// Detaches a pod, in reverse order. DEL is idempotent by the CNI specification.
+    pub async fn delete(&self, attached: &Attached, pod: &Attachment<'_>) -> Result<(), CniError> {
+        for config in configs(&attached.conflist)?.into_iter().rev() {
+            let config = with_previous(
+                config,
+                Some(&attached.result).filter(|result| !result.is_null()),
+            );
+            self.run("DEL", IFNAME, &config, pod).await?;
+        }
+        Ok(())
+    }
+
+    async fn run(
+        &self,
+        command: &'static str,
+        ifname: &str,
+        config: &Value,
+        pod: &Attachment<'_>,
+    ) -> Result<Value, CniError> {
+        let name = config
+            .get("type")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
+        let path = std::env::join_paths(&self.dirs).unwrap_or_default();
+        let program = self
+            .dirs
+            .iter()
+            .map(|dir| dir.join(&name))
+            .find(|file| file.is_file());
+        let program = program.ok_or_else(|| CniError::Missing {
+            name: name.clone(),
+            dirs: path.to_string_lossy().into_owned(),
+        })?;
+        let fail = |source| CniError::Run {
+            name: name.clone(),
+            source,
+        };
+        let mut child = tokio::process::Command::new(program)
+            .env_clear()
+            // Masquerading runs iptables.
+            .env(
+                "PATH",
+                "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            )
+            .env("CNI_COMMAND", command)
+            .env("CNI_CONTAINERID", pod.pod_uid)
+            .env("CNI_NETNS", pod.netns)
+            .env("CNI_IFNAME", ifname)
+            .env("CNI_PATH", &path)
+            .env(
+                "CNI_ARGS",
+                format!(
+                    "IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={};K8S_POD_UID={}",
+                    pod.namespace, pod.name, pod.pod_uid
+                ),
+            )
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(fail)?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // A plugin that fails early may not read; its own answer says more than a broken pipe.
+            let _ = stdin.write_all(config.to_string().as_bytes()).await;
+        }
+        let output = child.wait_with_output().await.map_err(fail)?;
+        if !output.status.success() {
+            return Err(CniError::Failed {
+                message: error_message(&output.stdout, &output.stderr),
+                name: name.clone(),
+                command,
+            });
+        }
+        if output.stdout.iter().all(u8::is_ascii_whitespace) {
+            return Ok(Value::Null);
+        }
+        serde_json::from_slice(&output.stdout).map_err(|source| CniError::Answer {
+            name: name.clone(),
+            source,
+        })
+    }
+}
+
+impl Attached {
+    /// Addresses of the pod, the primary first.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let ips = self.result.get("ips").and_then(Value::as_array);
+        ips.into_iter()
+            .flatten()
+            .filter_map(|ip| ip.get("address")?.as_str()?.split('/').next()?.parse().ok())
+            .collect()
+    }
+}
+
+fn loopback() -> Value {
+    json!({ "cniVersion": "1.0.0", "name": "lo", "type": "loopback" })
+}
+
+/// The single-plugin configurations of a list, each with the list's version and name.
+fn configs(conflist: &Value) -> Result<Vec<Value>, CniError> {
+    let plugins = conflist
+        .get("plugins")
+        .and_then(Value::as_array)
+        .filter(|plugins| !plugins.is_empty());
+    let mut out = Vec::new();
+    for plugin in plugins.ok_or(CniError::Empty)? {
+        let mut plugin = plugin.clone();
+        if let Value::Object(fields) = &mut plugin {
+            for key in ["cniVersion", "name"] {
+                fields.insert(
+                    key.to_owned(),
+                    conflist.get(key).cloned().unwrap_or_default(),
+                );
+            }
+        }
+        out.push(plugin);
+    }
+    Ok(out)
+}
+
+fn with_previous(mut config: Value, previous: Option<&Value>) -> Value {
+    if let (Value::Object(fields), Some(previous)) = (&mut config, previous) {
+        fields.insert("prevResult".to_owned(), previous.clone());
+    }
+    config
+}
+
+/// Plugins print a JSON error on standard output; what else they say is on standard error.
+fn error_message(stdout: &[u8], stderr: &[u8]) -> String {
+    let parsed: Option<Value> = serde_json::from_slice(stdout).ok();
+    let text = |key| {
+        parsed
+            .as_ref()
+            .and_then(|value| value.get(key))
+            .and_then(Value::as_str)
+            .filter(|t| !t.is_empty())
+    };
+    match (text("msg"), text("details")) {
+        (Some(message), Some(details)) => format!("{message}: {details}"),
+        (Some(message), None) => message.to_owned(),
+        _ => String::from_utf8_lossy(if stderr.is_empty() { stdout } else { stderr })
+            .trim()
+            .to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_generated_list_is_split_and_chained() {
+        let list = conflist("0a1b2c", "10.42.7.0/24", Path::new("/data/cni/ipam"), true);
+        let configs = configs(&list).unwrap();
+        assert_eq!(configs.len(), 1);
+        assert_eq!(configs[0]["name"], "fv0a1b2c");
+        assert_eq!(configs[0]["cniVersion"], "1.0.0");
+        assert_eq!(configs[0]["ipam"]["ranges"][0][0]["subnet"], "10.42.7.0/24");
+        assert_eq!(configs[0]["ipam"]["dataDir"], "/data/cni/ipam");
+        assert_eq!(
+            with_previous(configs[0].clone(), Some(&json!({"ips": []})))["prevResult"],
+            json!({"ips": []})
+        );
+        assert!(bridge_name("0a1b2c").len() <= 15);
+        assert!(matches!(
+            super::configs(&json!({"plugins": []})),
+            Err(CniError::Empty)
+        ));
+    }
+
+    #[test]
+    fn addresses_and_errors_are_read() {
+        let attached = Attached {
+            conflist: Value::Null,
+            result: json!({"ips": [{"address": "10.42.7.2/24"}, {"address": "fd00::2/64"}, {"address": "x"}]}),
+        };
+        let shown: Vec<String> = attached
+            .addresses()
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(shown, ["10.42.7.2", "fd00::2"]);
+        let cases: [(&[u8], &[u8], &str); 3] = [
+            (
+                br#"{"code":7,"msg":"no range","details":"all used"}"#,
+                b"",
+                "no range: all used",
+            ),
+            (br#"{"code":7,"msg":"no range"}"#, b"noise", "no range"),
+            (b"", b"panic\n", "panic"),
+        ];
+        for (stdout, stderr, expected) in cases {
+            assert_eq!(error_message(stdout, stderr), expected);
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! What node-lite, the shim and pod-init tell each other through files in the pod's directory.
+//!
+//! ```text
+//! <data-dir>/pods/<uid>/
+//!   pod.json     who the pod is and what must be undone      written by node-lite before anything exists
+//!   attempt      token of the only shim that may start       written by node-lite before it starts a shim
+//!   init.json    what pod-init builds and runs               written by node-lite
+//!   lock         flock held by the shim while it lives
+//!   state.json   the process: pid, start time, boot id       written by the shim before the container runs
+//!   init.err     why the container could not be started      written by pod-init
+//!   exit.json    how the process ended                       written by the shim
+//!   cni.json     the network attachment                      written by node-lite
+//!   logs/        <container>.log in the CRI format           written by the shim
+//!   volumes/     the kubelet's layout                        written by node-lite
+//! ```
+//!
+//! A restarted node-lite knows nothing but these files, so each is replaced atomically and synced.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::identity::ProcessId;
+
+/// Paths of one pod's directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodDir {
+    root: PathBuf,
+}
+
+/// `pod.json`: enough to clean up after a pod whose object is gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodRecord {
+    pub uid: String,
+    pub namespace: String,
+    pub name: String,
+    pub container: String,
+    pub grace_seconds: u64,
+    pub netns: PathBuf,
+}
+
+/// `state.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StateRecord {
+    pub pod_uid: String,
+    /// The host's view of PID 1 of the pod.
+    pub process: ProcessId,
+    pub shim: ProcessId,
+    pub started_at: Timestamp,
+}
+
+/// `exit.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExitRecord {
+    /// As a shell reports it: 128 + signal for a killed process.
+    pub exit_code: i32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    pub finished_at: Timestamp,
+    /// A kubelet reason: `Completed`, `Error`, `StartError`, `OOMKilled`, `ContainerStatusUnknown`, `NodeReboot`.
+    pub reason: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// `init.json`: what pod-init needs, resolved to host paths and numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InitPlan {
+    pub pod_uid: String,
+    pub container: String,
+    pub hostname: String,
+    pub netns: PathBuf,
+    /// `cgroup.procs` files that the shim joins.
+    pub cgroup_procs: Vec<PathBuf>,
+    /// An empty host directory on which the root is assembled.
+    pub staging: PathBuf,
+    /// Shown as `/usr/bin/ferrovirt-launcher`.
+    pub launcher: PathBuf,
+    pub command: Vec<String>,
+    pub working_dir: PathBuf,
+    pub env: Vec<(String, String)>,
+    pub uid: u32,
+    pub gid: u32,
+    #[serde(default)]
+    pub groups: Vec<u32>,
+    /// Host devices beyond the minimal set, such as `/dev/kvm`.
+    #[serde(default)]
+    pub devices: Vec<PathBuf>,
+    /// Sorted so that a parent comes before what is mounted inside it.
+    #[serde(default)]
+    pub mounts: Vec<MountPlan>,
+    /// Files made for this pod only, by path inside: passwd, hosts, …
+    #[serde(default)]
+    pub files: Vec<(PathBuf, String)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MountPlan {
+    pub source: PathBuf,
+    /// Resolved beneath `source` without following links out of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sub_path: Option<PathBuf>,
+    pub target: PathBuf,
+    pub read_only: bool,
+    /// Mounts made on the host later show up inside (`mountPropagation: HostToContainer`).
+    #[serde(default)]
+    pub follow_host: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    #[error("cannot {action} {path}")]
+    Io {
+        action: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    #[error("{path} is damaged")]
+    Json {
+        path: PathBuf,
+        source: serde_json::Error,
+    },
+}
+
+impl PodDir {
+    pub fn new(data_dir: &Path, uid: &str) -> Self {
+        Self {
+            root: data_dir.join("pods").join(uid),
+        }
+    }
+
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub fn pod(&self) -> PathBuf {
+        self.root.join("pod.json")
+    }
+
+    pub fn attempt(&self) -> PathBuf {
+        self.root.join("attempt")
+    }
+
+    pub fn init(&self) -> PathBuf {
+        self.root.join("init.json")
+    }
+
+    pub fn lock(&self) -> PathBuf {
+        self.root.join("lock")
+    }
+
+    pub fn state(&self) -> PathBuf {
+        self.root.join("state.json")
+    }
+
+    pub fn init_error(&self) -> PathBuf {
+        self.root.join("init.err")
+    }
+
+    pub fn exit(&self) -> PathBuf {
+        self.root.join("exit.json")
+    }
+
+    pub fn cni(&self) -> PathBuf {
+        self.root.join("cni.json")
+    }
+
+    pub fn logs(&self) -> PathBuf {
+        self.root.join("logs")
+    }
+
+    pub fn log(&self, container: &str) -> PathBuf {
+        self.logs().join(format!("{container}.log"))
+    }
+
+    pub fn staging(&self) -> PathBuf {
+        self.root.join("rootfs")
+    }
+
+    /// `plugin` is the kubelet's escaped plugin name, such as `kubernetes.io~empty-dir`.
+    pub fn volume(&self, plugin: &str, name: &str) -> PathBuf {
+        self.root.join("volumes").join(plugin).join(name)
+    }
+}
+
+impl ExitRecord {
+    /// The process is gone and nobody recorded how.
+    pub fn unknown(reason: &str, message: &str, finished_at: Timestamp) -> Self {
+        Self {
+            exit_code: 137,
+            signal: None,
+            finished_at,
+            reason: reason.to_owned(),
+            message: Some(message.to_owned()),
+        }
+    }
+}
+
+/// Reads a record; a missing file is `None`.
+pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RecordError> {
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => {
+            return Err(RecordError::Io {
+                action: "read",
+                path: path.to_owned(),
+                source,
+            });
+        }
+    };
+    serde_json::from_slice(&bytes)
+        .map(Some)
+        .map_err(|source| RecordError::Json {
+            path: path.to_owned(),
+            source,
+        })
+}
+
+pub fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), RecordError> {
+    let bytes = serde_json::to_vec(value).map_err(|source| RecordError::Json {
+        path: path.to_owned(),
+        source,
+    })?;
+    write_bytes(path, &bytes)
+}
+
+/// Replaces `path` by rename, with file and directory synced: after a power cut it is the old file or the new one.
+pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
+    let fail = |action| {
+        move |source| RecordError::Io {
+            action,
+            path: path.to_owned(),
+            source,
+        }
+    };
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    let temporary = PathBuf::from(temporary);
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&temporary)
+        .map_err(fail("create"))?;
+    file.write_all(bytes).map_err(fail("write"))?;
+    file.sync_all().map_err(fail("sync"))?;
+    fs::rename(&temporary, path).map_err(fail("replace"))?;
+    if let Some(parent) = path.parent() {
+        File::open(parent)
+            .and_then(|dir| dir.sync_all())
+            .map_err(fail("sync the directory of"))?;
+    }
+    Ok(())
+}

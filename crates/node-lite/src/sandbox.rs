@@ -1,0 +1,561 @@
+//! A pod without Kubernetes: directory, cgroup, network, shim. Everything here can be repeated, because a killed `up`
+//! begins again wherever it was.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::net::IpAddr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use nix::mount::{MntFlags, umount2};
+use rustix::fs::{FlockOperation, flock};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use crate::cgroup::{CgroupError, Hierarchy, Limits};
+use crate::cni::{self, Attached, Attachment, CniError, Plugins};
+use crate::identity::{Lookup, ProcessHandle};
+use crate::netns::{self, NetnsError};
+use crate::records::{self, ExitRecord, InitPlan, PodDir, PodRecord, RecordError, StateRecord};
+use crate::{Config, link};
+
+/// Pods of one data directory on this machine.
+#[derive(Debug, Clone)]
+pub struct Sandboxes {
+    data_dir: PathBuf,
+    netns_dir: PathBuf,
+    shim: PathBuf,
+    bridge: String,
+    cgroup_parent: String,
+    conflist: Value,
+    plugins: Plugins,
+    hierarchy: Hierarchy,
+}
+
+/// What the files and the kernel say about a pod.
+#[derive(Debug)]
+pub enum Found {
+    NotStarted,
+    Running(Running),
+    Exited(Ended),
+}
+
+/// A pod whose tree, or whose shim, is alive.
+#[derive(Debug)]
+pub struct Running {
+    pub state: StateRecord,
+    dir: PodDir,
+    process: Option<ProcessHandle>,
+    shim: Option<ProcessHandle>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    pub started_at: Option<Timestamp>,
+    pub exit: ExitRecord,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    #[error("the pod could not be started: {0}")]
+    Start(String),
+    #[error("an earlier shim of the pod is still starting")]
+    Starting,
+    #[error("the pod still runs")]
+    StillRunning,
+    #[error("cannot {action} {path}")]
+    Io {
+        action: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    #[error(transparent)]
+    Network(#[from] CniError),
+    #[error(transparent)]
+    Netns(#[from] NetnsError),
+}
+
+/// How long processes that were killed may take to vanish.
+const KILL_TIME: Duration = Duration::from_secs(10);
+
+impl Sandboxes {
+    /// Prepares the directories and the network configuration.
+    pub fn open(config: &Config) -> Result<Self, SandboxError> {
+        let cni_dir = config.data_dir.join("cni");
+        for dir in [
+            &config.data_dir,
+            &config.data_dir.join("pods"),
+            &cni_dir,
+            &config.run_dir,
+        ] {
+            create_private(dir)?;
+        }
+        let masquerade = ["/usr/sbin/iptables", "/sbin/iptables", "/usr/bin/iptables"]
+            .iter()
+            .any(|p| Path::new(p).exists());
+        let conflist = cni::conflist(
+            &config.instance,
+            &config.pod_cidr.to_string(),
+            &cni_dir.join("ipam"),
+            masquerade,
+        );
+        let text = serde_json::to_vec_pretty(&conflist).unwrap_or_default();
+        records::write_bytes(&cni_dir.join("10-ferrovirt.conflist"), &text)?;
+        Ok(Self {
+            data_dir: config.data_dir.clone(),
+            netns_dir: config.run_dir.join("netns"),
+            shim: config.self_exe.clone(),
+            bridge: cni::bridge_name(&config.instance),
+            cgroup_parent: format!("ferrovirt-{}", config.instance),
+            conflist,
+            plugins: Plugins {
+                dirs: config.cni_plugin_dirs.clone(),
+            },
+            hierarchy: Hierarchy::detect()?,
+        })
+    }
+
+    pub fn dir(&self, uid: &str) -> PodDir {
+        PodDir::new(&self.data_dir, uid)
+    }
+
+    pub fn netns(&self, uid: &str) -> PathBuf {
+        self.netns_dir.join(uid)
+    }
+
+    /// Every pod that has a directory.
+    pub fn list(&self) -> Result<Vec<String>, SandboxError> {
+        let path = self.data_dir.join("pods");
+        let entries = fs::read_dir(&path).map_err(io_error("list", &path))?;
+        Ok(entries
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .collect())
+    }
+
+    pub fn create_dir(&self, record: &PodRecord) -> Result<PodDir, SandboxError> {
+        let dir = self.dir(&record.uid);
+        for path in [dir.root(), &dir.logs(), &dir.staging()] {
+            create_private(path)?;
+        }
+        records::write(&dir.pod(), record)?;
+        Ok(dir)
+    }
+
+    pub fn create_cgroup(&self, uid: &str, limits: &Limits) -> Result<Vec<PathBuf>, SandboxError> {
+        Ok(self
+            .hierarchy
+            .create(&self.cgroup_parent, &cgroup_child(uid), limits)?)
+    }
+
+    pub fn cgroup_members(&self, uid: &str) -> Vec<i32> {
+        self.hierarchy
+            .members(&format!("{}/{}", self.cgroup_parent, cgroup_child(uid)))
+    }
+
+    /// Gives the pod a network namespace with an address. One it has already is kept.
+    pub async fn attach_network(&self, record: &PodRecord) -> Result<Vec<IpAddr>, SandboxError> {
+        let dir = self.dir(&record.uid);
+        let known: Option<Attached> = records::read(&dir.cni())?;
+        if let Some(known) =
+            known.filter(|known| !known.result.is_null() && netns::is_namespace(&record.netns))
+        {
+            return Ok(known.addresses());
+        }
+        // A half-made attachment, or one of before a reboot, is released first: its address would be lost otherwise.
+        self.detach_network(record).await?;
+        netns::create(&record.netns)?;
+        records::write(
+            &dir.cni(),
+            &Attached {
+                conflist: self.conflist.clone(),
+                result: Value::Null,
+            },
+        )?;
+        let attached = self
+            .plugins
+            .add(&self.conflist, &attachment(record))
+            .await?;
+        records::write(&dir.cni(), &attached)?;
+        Ok(attached.addresses())
+    }
+
+    pub fn addresses(&self, uid: &str) -> Result<Vec<IpAddr>, SandboxError> {
+        let attached: Option<Attached> = records::read(&self.dir(uid).cni())?;
+        Ok(attached
+            .map(|attached| attached.addresses())
+            .unwrap_or_default())
+    }
+
+    /// Starts the shim and waits until the pod is on record.
+    pub async fn start(&self, plan: &InitPlan) -> Result<Running, SandboxError> {
+        let dir = self.dir(&plan.pod_uid);
+        records::write(&dir.init(), plan)?;
+        let attempt = self.begin_attempt(&dir)?;
+        let log = dir.logs().join("shim.log");
+        let stderr = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(&log)
+            .map_err(io_error("open", &log))?;
+        let mut child = tokio::process::Command::new(&self.shim)
+            .arg("pod-shim")
+            .arg(dir.root())
+            .arg(&attempt)
+            .env_clear()
+            .current_dir("/")
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .spawn()
+            .map_err(io_error("run", &self.shim))?;
+        let mut answer = String::new();
+        if let Some(stdout) = child.stdout.take() {
+            BufReader::new(stdout)
+                .read_line(&mut answer)
+                .await
+                .map_err(io_error("hear from", &self.shim))?;
+        }
+        // The shim outlives us when we go first; as long as we are here, somebody has to collect it.
+        tokio::spawn(async move { child.wait().await });
+        if answer.trim() != "ok" {
+            return Err(SandboxError::Start(answer.trim().to_owned()));
+        }
+        match self.inspect(&plan.pod_uid)? {
+            Some(Found::Running(running)) => Ok(running),
+            // It ended between "ok" and now; the caller learns that by waiting.
+            Some(Found::Exited(_)) | Some(Found::NotStarted) | None => {
+                let state = records::read(&dir.state())?
+                    .ok_or_else(|| SandboxError::Start("no state".to_owned()))?;
+                Ok(Running {
+                    state,
+                    dir,
+                    process: None,
+                    shim: None,
+                })
+            }
+        }
+    }
+
+    /// What became of a pod. Waits for a shim that is just starting.
+    pub async fn find(&self, uid: &str) -> Result<Found, SandboxError> {
+        let deadline = Instant::now() + KILL_TIME;
+        loop {
+            if let Some(found) = self.inspect(uid)? {
+                return Ok(found);
+            }
+            if Instant::now() > deadline {
+                return Err(SandboxError::Starting);
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Releases what costs others something: network and cgroup. Refuses while anything of the pod runs.
+    pub async fn release(&self, uid: &str) -> Result<(), SandboxError> {
+        if matches!(self.find(uid).await?, Found::Running(_)) {
+            return Err(SandboxError::StillRunning);
+        }
+        let dir = self.dir(uid);
+        if let Some(record) = records::read::<PodRecord>(&dir.pod())? {
+            self.detach_network(&record).await?;
+        }
+        let name = format!("{}/{}", self.cgroup_parent, cgroup_child(uid));
+        let hierarchy = self.hierarchy.clone();
+        blocking(move || hierarchy.remove(&name, Instant::now() + KILL_TIME)).await?;
+        Ok(())
+    }
+
+    /// Releases a pod and forgets it.
+    pub async fn remove(&self, uid: &str) -> Result<(), SandboxError> {
+        self.release(uid).await?;
+        let root = self.dir(uid).root().to_owned();
+        blocking(move || {
+            unmount_below(&root)?;
+            match fs::remove_dir_all(&root) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    Err(io_error("remove", &root)(error))
+                }
+                _ => Ok(()),
+            }
+        })
+        .await
+    }
+
+    /// Ends whatever runs and gives back everything outside the data directory. Records stay, so that a later `up` can
+    /// report how each pod ended.
+    pub async fn teardown(&self) -> Result<(), SandboxError> {
+        for uid in self.list()? {
+            if let Found::Running(running) = self.find(&uid).await? {
+                running.kill()?;
+                running.wait().await?;
+            }
+            self.release(&uid).await?;
+            let root = self.dir(&uid).root().to_owned();
+            blocking(move || unmount_below(&root)).await?;
+        }
+        if let Ok(entries) = fs::read_dir(&self.netns_dir) {
+            for entry in entries.flatten() {
+                netns::remove(&entry.path())?;
+            }
+            let _ = fs::remove_dir(&self.netns_dir);
+        }
+        link::delete(&self.bridge)
+            .map_err(io_error("delete the interface", Path::new(&self.bridge)))?;
+        self.hierarchy
+            .remove(&self.cgroup_parent, Instant::now() + KILL_TIME)?;
+        Ok(())
+    }
+
+    async fn detach_network(&self, record: &PodRecord) -> Result<(), SandboxError> {
+        let path = self.dir(&record.uid).cni();
+        if let Some(attached) = records::read::<Attached>(&path)? {
+            self.plugins.delete(&attached, &attachment(record)).await?;
+        }
+        netns::remove(&record.netns)?;
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(io_error("remove", &path)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Only the shim that knows the newest token may start. Taking the lock proves that none runs now.
+    fn begin_attempt(&self, dir: &PodDir) -> Result<String, SandboxError> {
+        let lock = try_lock(dir)?.ok_or(SandboxError::Starting)?;
+        if dir.state().exists() {
+            return Err(SandboxError::StillRunning);
+        }
+        let attempt = format!(
+            "{}-{}",
+            Timestamp::now().as_nanosecond(),
+            std::process::id()
+        );
+        records::write_bytes(&dir.attempt(), attempt.as_bytes())?;
+        drop(lock);
+        Ok(attempt)
+    }
+
+    /// `None` while a shim has the lock but has not written its record.
+    fn inspect(&self, uid: &str) -> Result<Option<Found>, SandboxError> {
+        let dir = self.dir(uid);
+        let fail = io_error("find the processes of", dir.root());
+        let Some(state) = records::read::<StateRecord>(&dir.state())? else {
+            return Ok(match dir.root().exists() {
+                true if try_lock(&dir)?.is_none() => None,
+                _ => Some(Found::NotStarted),
+            });
+        };
+        let started_at = Some(state.started_at);
+        if let Some(exit) = records::read::<ExitRecord>(&dir.exit())? {
+            return Ok(Some(Found::Exited(Ended { started_at, exit })));
+        }
+        let lookups = state
+            .process
+            .lookup()
+            .and_then(|process| Ok((process, state.shim.lookup()?)));
+        let (process, shim) = match lookups.map_err(fail)? {
+            (Lookup::OtherBoot, _) | (_, Lookup::OtherBoot) => {
+                let exit = ExitRecord::unknown(
+                    "NodeReboot",
+                    "the machine was restarted",
+                    Timestamp::now(),
+                );
+                records::write(&dir.exit(), &exit)?;
+                return Ok(Some(Found::Exited(Ended { started_at, exit })));
+            }
+            (process, shim) => (alive(process), alive(shim)),
+        };
+        if process.is_some() || shim.is_some() {
+            return Ok(Some(Found::Running(Running {
+                state,
+                dir,
+                process,
+                shim,
+            })));
+        }
+        Ok(Some(Found::Exited(Ended {
+            started_at,
+            exit: exit_or_unknown(&dir)?,
+        })))
+    }
+}
+
+impl Running {
+    /// Waits for the end of the process tree and of its shim.
+    pub async fn wait(&self) -> Result<Ended, SandboxError> {
+        for handle in [&self.process, &self.shim].into_iter().flatten() {
+            handle
+                .ended()
+                .await
+                .map_err(io_error("wait for", self.dir.root()))?;
+        }
+        let dir = self.dir.clone();
+        let exit = blocking(move || exit_or_unknown(&dir)).await?;
+        Ok(Ended {
+            started_at: Some(self.state.started_at),
+            exit,
+        })
+    }
+
+    /// Asks PID 1 to end.
+    pub fn terminate(&self) -> Result<(), SandboxError> {
+        self.each(ProcessHandle::terminate)
+    }
+
+    /// Ends PID 1 and with it everything in its PID namespace.
+    pub fn kill(&self) -> Result<(), SandboxError> {
+        self.each(ProcessHandle::kill)
+    }
+
+    fn each(&self, action: impl Fn(&ProcessHandle) -> io::Result<()>) -> Result<(), SandboxError> {
+        let process = self.process.iter();
+        process
+            .map(&action)
+            .collect::<io::Result<()>>()
+            .map_err(io_error("signal", self.dir.root()))
+    }
+}
+
+fn attachment(record: &PodRecord) -> Attachment<'_> {
+    Attachment {
+        pod_uid: &record.uid,
+        namespace: &record.namespace,
+        name: &record.name,
+        netns: &record.netns,
+    }
+}
+
+fn cgroup_child(uid: &str) -> String {
+    format!("pod{uid}")
+}
+
+fn alive(lookup: Lookup) -> Option<ProcessHandle> {
+    match lookup {
+        Lookup::Alive(handle) if !handle.has_ended().unwrap_or(false) => Some(handle),
+        _ => None,
+    }
+}
+
+/// Writes the verdict down when the shim could not, so that it is the same every time it is asked for.
+fn exit_or_unknown(dir: &PodDir) -> Result<ExitRecord, SandboxError> {
+    if let Some(exit) = records::read(&dir.exit())? {
+        return Ok(exit);
+    }
+    let exit = ExitRecord::unknown(
+        "ContainerStatusUnknown",
+        "the shim ended before the pod did",
+        Timestamp::now(),
+    );
+    records::write(&dir.exit(), &exit)?;
+    Ok(exit)
+}
+
+fn try_lock(dir: &PodDir) -> Result<Option<File>, SandboxError> {
+    let path = dir.lock();
+    let file = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(&path)
+        .map_err(io_error("open", &path))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(io_error("lock", &path)(error.into())),
+    }
+}
+
+/// Nothing is ever deleted through a mount: what cannot be unmounted stops the removal.
+fn unmount_below(root: &Path) -> Result<(), SandboxError> {
+    let path = Path::new("/proc/self/mountinfo");
+    let text = fs::read_to_string(path).map_err(io_error("read", path))?;
+    for mount in mounts_below(&text, root).into_iter().rev() {
+        umount2(&mount, MntFlags::MNT_DETACH)
+            .map_err(|errno| io_error("unmount", &mount)(errno.into()))?;
+    }
+    Ok(())
+}
+
+fn mounts_below(mountinfo: &str, root: &Path) -> Vec<PathBuf> {
+    let mounts = mountinfo
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .map(unescape);
+    mounts.filter(|mount| mount.starts_with(root)).collect()
+}
+
+/// The kernel writes space, tab, newline and backslash as octal escapes.
+fn unescape(field: &str) -> PathBuf {
+    let mut out = field.to_owned();
+    for (escape, character) in [
+        ("\\040", " "),
+        ("\\011", "\t"),
+        ("\\012", "\n"),
+        ("\\134", "\\"),
+    ] {
+        out = out.replace(escape, character);
+    }
+    PathBuf::from(out)
+}
+
+fn create_private(path: &Path) -> Result<(), SandboxError> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(io_error("create", path))
+}
+
+fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SandboxError + use<> {
+    let path = path.to_owned();
+    move |source| SandboxError::Io {
+        action,
+        path,
+        source,
+    }
+}
+
+async fn blocking<T, E>(
+    work: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Result<T, SandboxError>
+where
+    T: Send + 'static,
+    E: Send + 'static,
+    SandboxError: From<E>,
+{
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => Ok(result?),
+        Err(error) => Err(SandboxError::Start(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_mounts_below_the_pod_are_found() {
+        let info = "1 0 0:1 / /data/pods/u1 rw - tmpfs t rw\n\
+                    2 0 0:1 / /data/pods/u1/volumes/a\\040b rw - tmpfs t rw\n\
+                    3 0 0:1 / /data/pods/u10/x rw - tmpfs t rw\n\
+                    4 0 0:1 / /other rw - tmpfs t rw\n";
+        let found = mounts_below(info, Path::new("/data/pods/u1"));
+        assert_eq!(
+            found,
+            [
+                PathBuf::from("/data/pods/u1"),
+                PathBuf::from("/data/pods/u1/volumes/a b")
+            ]
+        );
+    }
+}

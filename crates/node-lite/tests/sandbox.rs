@@ -1,0 +1,443 @@
+//! Real namespaces, cgroups and plugins, without any API. Needs root, like the product.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferrovirt_node_lite::cgroup::Limits;
+use ferrovirt_node_lite::identity::ProcessId;
+use ferrovirt_node_lite::images::NoImages;
+use ferrovirt_node_lite::logs::{LogOptions, read_log};
+use ferrovirt_node_lite::records::{self, InitPlan, MountPlan, PodRecord, StateRecord};
+use ferrovirt_node_lite::sandbox::{Found, Sandboxes};
+use ferrovirt_node_lite::{Config, default_cni_plugin_dirs};
+
+const SHIM: &str = env!("CARGO_BIN_EXE_ferrovirt-shim");
+
+/// A node of its own: directories, bridge, addresses and cgroup carry the instance.
+struct Node {
+    config: Config,
+    sandboxes: Sandboxes,
+    _root: tempfile::TempDir,
+}
+
+impl Node {
+    fn new(number: u8) -> Self {
+        assert!(
+            nix::unistd::geteuid().is_root(),
+            "this test makes namespaces and cgroups: run it as root"
+        );
+        let root = tempfile::tempdir().unwrap();
+        let config = Config {
+            node_name: "test".into(),
+            node_ip: "127.0.0.1".parse().unwrap(),
+            data_dir: root.path().join("data"),
+            run_dir: root.path().join("run"),
+            instance: format!("{:04x}{number:02x}", std::process::id() & 0xffff),
+            pod_cidr: format!("10.{}.{number}.0/24", 64 + std::process::id() % 64)
+                .parse()
+                .unwrap(),
+            self_exe: SHIM.into(),
+            launcher_exe: "/bin/sh".into(),
+            cni_plugin_dirs: default_cni_plugin_dirs(),
+            devices: Default::default(),
+            images: Arc::new(NoImages),
+        };
+        let sandboxes = Sandboxes::open(&config).unwrap();
+        Self {
+            config,
+            sandboxes,
+            _root: root,
+        }
+    }
+
+    fn record(&self, uid: &str) -> PodRecord {
+        PodRecord {
+            uid: uid.into(),
+            namespace: "default".into(),
+            name: format!("pod-{uid}"),
+            container: "compute".into(),
+            grace_seconds: 30,
+            netns: self.sandboxes.netns(uid),
+        }
+    }
+
+    /// A pod that runs a shell script, ready to be started.
+    async fn prepare(&self, uid: &str, script: &str) -> InitPlan {
+        let record = self.record(uid);
+        let dir = self.sandboxes.create_dir(&record).unwrap();
+        let limits = Limits {
+            cpu_request_milli: 100,
+            cpu_limit_milli: None,
+            memory_limit_bytes: Some(64 << 20),
+        };
+        let cgroup_procs = self.sandboxes.create_cgroup(uid, &limits).unwrap();
+        self.sandboxes.attach_network(&record).await.unwrap();
+        let sockets = dir.volume("kubernetes.io~empty-dir", "sockets");
+        fs::create_dir_all(&sockets).unwrap();
+        std::os::unix::fs::chown(&sockets, Some(107), Some(107)).unwrap();
+        let image = dir.root().join("image");
+        fs::create_dir_all(&image).unwrap();
+        fs::write(image.join("disk.img"), "disk").unwrap();
+        let mount = |source: &Path, target: &str, read_only| MountPlan {
+            source: source.to_owned(),
+            sub_path: None,
+            target: target.into(),
+            read_only,
+            follow_host: false,
+        };
+        InitPlan {
+            pod_uid: uid.into(),
+            container: "compute".into(),
+            hostname: "guest-host".into(),
+            netns: record.netns,
+            cgroup_procs,
+            staging: dir.staging(),
+            launcher: self.config.launcher_exe.clone(),
+            command: vec!["/bin/sh".into(), "-c".into(), script.into()],
+            working_dir: "/".into(),
+            env: vec![
+                ("PATH".into(), "/usr/bin:/bin:/usr/sbin:/sbin".into()),
+                ("POD".into(), uid.into()),
+            ],
+            uid: 107,
+            gid: 107,
+            groups: vec![],
+            devices: vec![],
+            mounts: vec![
+                mount(&sockets, "/var/run/kubevirt/sockets", false),
+                mount(&image, "/var/run/kubevirt/container-disks/root", true),
+            ],
+            files: vec![(
+                "/etc/passwd".into(),
+                "qemu:x:107:107:qemu:/home/qemu:/usr/sbin/nologin\n".into(),
+            )],
+        }
+    }
+
+    fn log(&self, uid: &str) -> String {
+        let bytes = read_log(
+            &self.config.data_dir,
+            uid,
+            "compute",
+            &LogOptions::default(),
+        )
+        .unwrap_or_default();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    /// Everything of this node that the kernel still knows.
+    fn leftovers(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let base = self
+            .config
+            .data_dir
+            .parent()
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .to_owned();
+        found.extend(
+            mounts
+                .lines()
+                .filter(|line| line.contains(&base))
+                .map(|line| format!("mount {line}")),
+        );
+        let bridge = format!("fv{}", self.config.instance);
+        if Path::new("/sys/class/net").join(&bridge).exists() {
+            found.push(format!("bridge {bridge}"));
+        }
+        let cgroup = format!("ferrovirt-{}", self.config.instance);
+        for entry in fs::read_dir("/sys/fs/cgroup").unwrap().flatten() {
+            if entry.path().join(&cgroup).exists() || entry.file_name() == *cgroup {
+                found.push(format!("cgroup {}", entry.path().display()));
+            }
+        }
+        if let Ok(rules) = Command::new("iptables-save").args(["-t", "nat"]).output() {
+            let rules = String::from_utf8_lossy(&rules.stdout).into_owned();
+            found.extend(
+                rules
+                    .lines()
+                    .filter(|line| line.contains(&bridge))
+                    .map(str::to_owned),
+            );
+        }
+        found
+    }
+}
+
+async fn until(what: &str, mut condition: impl FnMut() -> Result<(), String>) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        match condition() {
+            Ok(()) => return,
+            Err(seen) if Instant::now() > deadline => panic!("{what}: {seen}"),
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
+}
+
+const TOUR: &str = r#"
+echo "pid=$$ uid=$(id -u) gid=$(id -g) groups=$(id -G) host=$(uname -n) pod=$POD"
+grep -E '^(CapEff|CapBnd|CapPrm|NoNewPrivs)' /proc/self/status | tr -d '\t' | tr '\n' ' '; echo
+echo "address=$(ip -4 -o addr show eth0 | awk '{print $4}') lo=$(ip -o addr show lo | grep -c 127.0.0.1)"
+echo "cgroup=$(grep -c 'ferrovirt-.*/podtour' /proc/self/cgroup)"
+echo "processes=$(ls -d /proc/[0-9]* | wc -l | awk '{print ($1 < 6)}')"
+echo "root=$(ls / | tr '\n' ' ')"
+echo "launcher=$([ -x /usr/bin/ferrovirt-launcher ] && echo yes) usr=$([ -x /usr/bin/env ] && echo yes)"
+touch /usr/bin/x 2>/dev/null && echo "usr is writable"
+touch /etc/x 2>/dev/null && echo "etc is writable"
+cat /var/run/kubevirt/container-disks/root/disk.img; echo
+touch /var/run/kubevirt/container-disks/root/x 2>/dev/null && echo "image is writable"
+echo hello > /var/run/kubevirt/sockets/file
+touch /tmp/x /run/x && echo "tmp=ok"
+echo gone > /dev/null && head -c 4 /dev/urandom > /tmp/r && [ ! -e /dev/kvm ] && [ ! -e /dev/vda ] && echo "dev=ok"
+ls -l /proc/self/fd | grep -c -e '->' | awk '{print "fds=" ($1 <= 4)}'
+echo "out" >&2
+exit 7
+"#;
+
+#[tokio::test]
+async fn a_pod_sees_only_its_own_world_and_its_end_is_recorded() {
+    let node = Node::new(1);
+    let plan = node.prepare("tour", TOUR).await;
+    let address = node.sandboxes.addresses("tour").unwrap()[0];
+    let running = node.sandboxes.start(&plan).await.unwrap();
+    let ended = running.wait().await.unwrap();
+    let log = node.log("tour");
+    assert_eq!(
+        (ended.exit.exit_code, ended.exit.reason.as_str()),
+        (7, "Error"),
+        "{log}"
+    );
+    for expected in [
+        "pid=1 uid=107 gid=107 groups=107 host=guest-host pod=tour\n",
+        "CapPrm:0000000000000000 CapEff:0000000000000000 CapBnd:0000000000000000 NoNewPrivs:1 \n",
+        &format!("address={address}/24 lo=1\n"),
+        "processes=1\n",
+        "launcher=yes usr=yes\n",
+        "disk\n",
+        "tmp=ok\n",
+        "dev=ok\n",
+        "fds=1\n",
+        "out\n",
+    ] {
+        assert!(log.contains(expected), "missing {expected:?} in\n{log}");
+    }
+    assert!(!log.contains("writable"), "{log}");
+    assert!(!log.contains("cgroup=0"), "{log}");
+    let root = log.lines().find(|line| line.starts_with("root=")).unwrap();
+    for hidden in ["root ", "work", "data", "boot", "media", "srv"] {
+        assert!(!root.trim_start_matches("root=").contains(hidden), "{root}");
+    }
+    let shared = node
+        .sandboxes
+        .dir("tour")
+        .volume("kubernetes.io~empty-dir", "sockets")
+        .join("file");
+    assert_eq!(fs::read_to_string(shared).unwrap(), "hello\n");
+
+    node.sandboxes.remove("tour").await.unwrap();
+    node.sandboxes.remove("tour").await.unwrap();
+    assert!(node.sandboxes.list().unwrap().is_empty());
+    node.sandboxes.teardown().await.unwrap();
+    node.sandboxes.teardown().await.unwrap();
+    assert_eq!(node.leftovers(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_pod_that_cannot_start_says_why() {
+    let node = Node::new(2);
+    let mut plan = node.prepare("broken", "").await;
+    plan.command = vec!["/no/such/program".into()];
+    let ended = node
+        .sandboxes
+        .start(&plan)
+        .await
+        .unwrap()
+        .wait()
+        .await
+        .unwrap();
+    assert_eq!(
+        (ended.exit.exit_code, ended.exit.reason.as_str()),
+        (128, "StartError")
+    );
+    let message = ended.exit.message.unwrap();
+    assert!(message.contains("/no/such/program"), "{message}");
+    node.sandboxes.teardown().await.unwrap();
+    assert_eq!(node.leftovers(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn killing_pid_1_takes_the_whole_tree_and_term_is_delivered() {
+    let node = Node::new(3);
+    let plan = node
+        .prepare(
+            "tree",
+            "setsid sleep 1000 & setsid sleep 1000 & echo up; wait",
+        )
+        .await;
+    let running = node.sandboxes.start(&plan).await.unwrap();
+    until("the tree is up", || {
+        let members = node.sandboxes.cgroup_members("tree");
+        if members.len() >= 4 {
+            Ok(())
+        } else {
+            Err(format!("{members:?}"))
+        }
+    })
+    .await;
+    assert!(
+        node.sandboxes.remove("tree").await.is_err(),
+        "a running pod was removed"
+    );
+    running.kill().unwrap();
+    let ended = running.wait().await.unwrap();
+    assert_eq!((ended.exit.exit_code, ended.exit.signal), (137, Some(9)));
+    assert_eq!(node.sandboxes.cgroup_members("tree"), Vec::<i32>::new());
+
+    let plan = node
+        .prepare(
+            "term",
+            "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done",
+        )
+        .await;
+    let running = node.sandboxes.start(&plan).await.unwrap();
+    until("the trap is set", || {
+        if node.log("term").contains("up") {
+            Ok(())
+        } else {
+            Err(node.log("term"))
+        }
+    })
+    .await;
+    running.terminate().unwrap();
+    let ended = running.wait().await.unwrap();
+    assert_eq!(
+        (ended.exit.exit_code, ended.exit.reason.as_str()),
+        (0, "Completed")
+    );
+    node.sandboxes.teardown().await.unwrap();
+    assert_eq!(node.leftovers(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_pod_outlives_who_started_it_and_is_found_again() {
+    let node = Node::new(4);
+    let plan = node
+        .prepare(
+            "orphan",
+            "echo up; while [ ! -e /run/kubevirt/sockets/stop ]; do sleep 0.05; done",
+        )
+        .await;
+    // A process between us and the shim stands for `up`: it starts the shim and is killed.
+    let dir = node.sandboxes.dir("orphan");
+    records::write(&dir.init(), &plan).unwrap();
+    records::write_bytes(&dir.attempt(), b"one").unwrap();
+    let mut parent = Command::new("/bin/sh")
+        .args(["-c", "\"$0\" pod-shim \"$1\" one & read never", SHIM])
+        .arg(dir.root())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    until("the pod is recorded", || {
+        if dir.state().exists() {
+            Ok(())
+        } else {
+            Err("no state.json".into())
+        }
+    })
+    .await;
+    let before: StateRecord = records::read(&dir.state()).unwrap().unwrap();
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+
+    let Found::Running(running) = node.sandboxes.find("orphan").await.unwrap() else {
+        panic!("not adopted")
+    };
+    assert_eq!(running.state, before);
+    assert!(
+        node.sandboxes.start(&plan).await.is_err(),
+        "a second instance was started"
+    );
+    // A late shim of an attempt that was given up must not start anything either.
+    let late = Command::new(SHIM)
+        .arg("pod-shim")
+        .arg(dir.root())
+        .arg("two")
+        .output()
+        .unwrap();
+    assert!(!late.status.success());
+    assert_eq!(
+        records::read::<StateRecord>(&dir.state()).unwrap().unwrap(),
+        before
+    );
+
+    fs::File::create(
+        dir.volume("kubernetes.io~empty-dir", "sockets")
+            .join("stop"),
+    )
+    .unwrap()
+    .write_all(b"")
+    .unwrap();
+    assert_eq!(running.wait().await.unwrap().exit.exit_code, 0);
+    let Found::Exited(ended) = node.sandboxes.find("orphan").await.unwrap() else {
+        panic!("not ended")
+    };
+    assert_eq!(
+        (ended.exit.exit_code, ended.started_at),
+        (0, Some(before.started_at))
+    );
+    node.sandboxes.teardown().await.unwrap();
+    assert_eq!(node.leftovers(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn ends_that_nobody_saw_are_told_apart() {
+    let node = Node::new(5);
+    let plan = node
+        .prepare("shimless", "echo up; while :; do sleep 0.05; done")
+        .await;
+    let running = node.sandboxes.start(&plan).await.unwrap();
+    let shim = running.state.shim.pid;
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(shim),
+        nix::sys::signal::Signal::SIGKILL,
+    )
+    .unwrap();
+    until("the shim is gone", || match ProcessId::of(shim) {
+        Ok(found) if found == running.state.shim && !is_zombie(shim) => Err("alive".into()),
+        _ => Ok(()),
+    })
+    .await;
+    let Found::Running(found) = node.sandboxes.find("shimless").await.unwrap() else {
+        panic!("the pod is gone")
+    };
+    found.kill().unwrap();
+    assert_eq!(
+        found.wait().await.unwrap().exit.reason,
+        "ContainerStatusUnknown"
+    );
+
+    let mut state: StateRecord = records::read(&node.sandboxes.dir("shimless").state())
+        .unwrap()
+        .unwrap();
+    node.sandboxes.create_dir(&node.record("rebooted")).unwrap();
+    state.process.boot_id = "another".into();
+    records::write(&node.sandboxes.dir("rebooted").state(), &state).unwrap();
+    let Found::Exited(ended) = node.sandboxes.find("rebooted").await.unwrap() else {
+        panic!("not ended")
+    };
+    assert_eq!(ended.exit.reason, "NodeReboot");
+    node.sandboxes.teardown().await.unwrap();
+    assert_eq!(node.leftovers(), Vec::<String>::new());
+}
+
+fn is_zombie(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "))
+}
