@@ -57,6 +57,7 @@ pub mod patch;
 pub mod rfc3339;
 pub mod selector;
 pub mod structural;
+pub mod table;
 
 pub use cause::{Cause, CauseKind};
 pub use structural::{Definitions, Schema};
