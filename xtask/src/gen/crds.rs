@@ -240,6 +240,14 @@ fn subresources(kind: &CrdKind) -> Value {
 fn lint(schema: &Value) -> Vec<String> {
     let mut problems = Vec::new();
     lint_node(schema, "", &mut problems);
+    // The API server knows this field better than any schema: even a description of it is refused.
+    let metadata = schema["properties"]["metadata"]
+        .as_object()
+        .into_iter()
+        .flatten();
+    for (keyword, _) in metadata.filter(|(keyword, _)| *keyword != "type") {
+        problems.push(format!(".metadata: {keyword} may not be given"));
+    }
     problems
 }
 

@@ -117,6 +117,10 @@ fn lint_finds_what_an_api_server_would_refuse() {
             json!({"type": "string", "anyOf": [{"default": "x"}]}),
             ".: a structural keyword",
         ),
+        (
+            json!({"type": "object", "properties": {"metadata": {"type": "object", "description": "x"}}}),
+            ".metadata: description",
+        ),
     ] {
         let problems = lint(&schema);
         assert!(
