@@ -2,16 +2,16 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use tokio::sync::oneshot;
 
-use crate::compact::write_snapshot;
+use crate::compact::{Everything, write_snapshot};
 use crate::files::{DirFiles, Files};
-use crate::frame::Encoder;
-use crate::log::{Name, create_segment, parse_name, segment_name};
-use crate::model::Meta;
-use crate::recover::{OpenError, scan};
+use crate::log::{Name, create_segment, parse_name};
+use crate::model::{Entry, Key, Meta};
+use crate::recover::{OpenError, Raw, scan};
 use crate::store::Store;
 
 /// A restored store goes on this far after the backup: clients have seen revisions from the time in between, and must
@@ -87,9 +87,7 @@ impl<M: Meta> Store<M> {
             let files = empty_dir(&dir)
                 .map_err(io)?
                 .ok_or_else(|| BackupError::NotEmpty { dir: dir.clone() })?;
-            create_segment(&files, 1, revision).map_err(io)?;
-            write_snapshot(&files, 1, &everything, &AtomicBool::new(false)).map_err(io)?;
-            Ok(())
+            write_store(&files, &everything, revision).map_err(io)
         };
         thread
             .spawn(move || {
@@ -103,15 +101,14 @@ impl<M: Meta> Store<M> {
     }
 }
 
-/// Copies a backup (or any store directory at rest) into an empty or new directory, which can then be opened.
+/// Brings a backup (or any store directory at rest) into an empty or new directory, which can then be opened.
 pub fn restore(src: &Path, dir: &Path) -> Result<FsckReport, RestoreError> {
-    let source = DirFiles::unlocked(src);
-    let recovered = scan(&source).map_err(RestoreError::Source)?;
-    let Some(tail) = recovered.tail else {
+    let recovered = scan(&DirFiles::unlocked(src)).map_err(RestoreError::Source)?;
+    if recovered.tail.is_none() {
         return Err(RestoreError::Nothing {
             dir: src.to_owned(),
         });
-    };
+    }
     let io = |source| RestoreError::Io {
         dir: dir.to_owned(),
         source,
@@ -121,27 +118,30 @@ pub fn restore(src: &Path, dir: &Path) -> Result<FsckReport, RestoreError> {
         .ok_or_else(|| RestoreError::NotEmpty {
             dir: dir.to_owned(),
         })?;
-    let last = segment_name(tail.sequence);
-    for name in source.names().map_err(io)? {
-        if recovered.stale.contains(&name)
-            || !matches!(parse_name(&name), Name::Segment(_) | Name::Snapshot(_))
-        {
-            continue;
-        }
-        let mut content = source.read(&name).map_err(io)?;
-        if name == last {
-            content.truncate(usize::try_from(tail.len).unwrap_or(usize::MAX));
-            let mut encoder = Encoder { out: content };
-            encoder.high(0, recovered.high + RESTORE_GAP);
-            content = encoder.out;
-        }
-        let mut file = files.create(&name).map_err(io)?;
-        file.write_at(0, &content).map_err(io)?;
-        file.sync().map_err(io)?;
-    }
-    files.sync_dir().map_err(io)?;
+    let entry = |(key, raw): (Key, Raw)| {
+        Arc::new(Entry {
+            key,
+            revision: raw.revision,
+            created: raw.created,
+            bytes: raw.bytes,
+            meta: (),
+        })
+    };
+    let everything: Everything<()> = recovered
+        .objects
+        .into_iter()
+        .map(|(resource, objects)| (resource, objects.into_iter().map(entry).collect()))
+        .collect();
+    write_store(&files, &everything, recovered.high + RESTORE_GAP).map_err(io)?;
     drop(files);
     fsck(dir).map_err(RestoreError::Source)
+}
+
+/// The snapshot goes first: half of this is refused when it is opened, and not taken for an empty store.
+fn write_store<M>(files: &DirFiles, everything: &Everything<M>, revision: u64) -> io::Result<()> {
+    write_snapshot(files, 1, everything, &AtomicBool::new(false))?;
+    create_segment(files, 1, revision)?;
+    Ok(())
 }
 
 /// `None`: the directory has files of a store, or is in use.

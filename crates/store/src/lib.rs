@@ -9,6 +9,30 @@
 //!   get, list, watch ─────────────────────────────────────────────────────┘   never wait for the disk
 //! ```
 //!
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+//! # let dir = std::env::temp_dir().join(format!("store-example-{}", std::process::id()));
+//! use ferrovirt_store::{Change, Durability, Expect, Key, Options, Store, Value, Write};
+//!
+//! let (store, _report) = Store::<()>::open(&dir, Options::default())?;
+//! let mut watcher = store.watch("example.io/things", None)?;
+//! let written = store
+//!     .commit(Write {
+//!         resource: "example.io/things".into(),
+//!         key: Key::new("default", "one"),
+//!         expect: Expect::Absent,
+//!         durability: Durability::Synced,
+//!         change: Change::Put(Value { head: "{\"revision\":".into(), tail: "}".into(), meta: () }),
+//!     })
+//!     .await?;
+//! assert_eq!(written.bytes, format!("{{\"revision\":{}}}", written.revision));
+//! assert_eq!(watcher.next().await?.revision, written.revision);
+//! store.close().await;
+//! # std::fs::remove_dir_all(&dir)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # }).unwrap();
+//! ```
+//!
 //! Invariants:
 //! - A read sees only what the log already holds; with [`Durability::Synced`] that means on the disk.
 //! - A revision is used once in the life of a store, crashes and lost relaxed writes included.

@@ -14,7 +14,7 @@ use crate::files::{DirFiles, Files};
 use crate::log::{Log, Tail, create_segment};
 use crate::model::{CommitError, Entry, Gone, Key, List, Meta, Options, Report, Stats, Write};
 use crate::recover::{OpenError, Recovered, scan};
-use crate::table::{Tables, Watcher};
+use crate::table::{Objects, Tables, Watcher};
 use crate::writer::{Counters, Request, Requests, Writer};
 
 /// See the crate's documentation. Clones share one store.
@@ -206,7 +206,7 @@ impl<M: Meta> Store<M> {
 }
 
 struct Loaded<M> {
-    objects: Vec<(Arc<str>, BTreeMap<Key, Arc<Entry<M>>>)>,
+    objects: Vec<(Arc<str>, Objects<M>)>,
     count: usize,
     bytes: u64,
     live_bytes: u64,

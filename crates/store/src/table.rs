@@ -9,6 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tokio::sync::watch;
 
+use crate::compact::Everything;
 use crate::model::{Entry, Event, EventKind, Gone, Key, List};
 
 /// Counted for an event beside its bytes, so that many small events are bounded, too.
@@ -117,7 +118,7 @@ impl<M> Tables<M> {
     }
 
     /// Everything, for a snapshot. Only the writer may call this: between its batches, all tables are of one revision.
-    pub(crate) fn everything(&self) -> Vec<(Arc<str>, Vec<Arc<Entry<M>>>)> {
+    pub(crate) fn everything(&self) -> Everything<M> {
         let tables = read(&self.tables);
         tables
             .iter()

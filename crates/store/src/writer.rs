@@ -24,12 +24,14 @@ const MAX_BATCH_BYTES: u64 = 8 << 20;
 /// How often a running compaction is looked after when nothing else happens.
 const COMPACTION_POLL: Duration = Duration::from_millis(50);
 
+/// Who waits for a commit.
+pub(crate) type Asker<M> = oneshot::Sender<Answer<M>>;
 pub(crate) type Answer<M> = Result<Vec<Arc<Entry<M>>>, CommitError<M>>;
 
 pub(crate) enum Request<M> {
     Commit {
         writes: Vec<Write<M>>,
-        answer: oneshot::Sender<Answer<M>>,
+        answer: Asker<M>,
     },
     /// Everything at one moment, and the revision of it.
     State {
@@ -80,7 +82,7 @@ struct Batch<M> {
     ends: Vec<usize>,
     /// What the round has changed so far; later requests are checked against it.
     overlay: HashMap<(Arc<str>, Key), Option<Arc<Entry<M>>>>,
-    answers: Vec<(oneshot::Sender<Answer<M>>, Outcome<M>)>,
+    answers: Vec<(Asker<M>, Outcome<M>)>,
     bytes: u64,
     sync: bool,
 }
@@ -364,7 +366,7 @@ impl<M> Batch<M> {
         tables: &Tables<M>,
         revision: &mut u64,
         writes: Vec<Write<M>>,
-        answer: oneshot::Sender<Answer<M>>,
+        answer: Asker<M>,
     ) {
         let begin = self.changes.len();
         let mut undo = Vec::with_capacity(writes.len());

@@ -1,5 +1,7 @@
 //! Damaged files, full disks and failing syncs.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 mod common;
 
 use common::disk::{Disk, Random};

@@ -3,6 +3,8 @@
 //! The test runs itself as a child that writes and reports every acknowledged write on its standard error.
 //! `FERROVIRT_CRASH_ROUNDS` says how often.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 mod common;
 
 use std::collections::{BTreeMap, HashSet};

@@ -1,5 +1,7 @@
 //! The power fails at every kind of moment.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 mod common;
 
 use std::collections::BTreeMap;

@@ -1,5 +1,7 @@
 //! Commits, reads and what is there after opening again.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 mod common;
 
 use common::*;
@@ -142,7 +144,7 @@ async fn everything_is_there_after_opening_again() {
         for number in 0..300 {
             let name = format!("ns/{:03}", number % 40);
             let written = if number % 7 == 3 {
-                store.commit(delete(&name)).await.or_else(|_| Err(()))
+                store.commit(delete(&name)).await.map_err(|_| ())
             } else {
                 store
                     .commit(put(&name, &format!("r{round}n{number}")))

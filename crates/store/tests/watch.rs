@@ -1,5 +1,7 @@
 //! Watchers see every event once and in order, or are told that they cannot.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 mod common;
 
 use std::collections::BTreeMap;
@@ -263,4 +265,59 @@ async fn thousands_wait_and_all_are_woken() {
         .await
         .unwrap();
     assert_eq!(woken, vec!["+a=v1".to_owned(); 5000]);
+}
+
+/// A batch over many resources becomes visible one resource after the other. In between, too, a list is as new as its
+/// newest item, and its revision is good for a watch on anything.
+#[test]
+fn lists_in_the_middle_of_a_batch() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = Db::open(dir.path(), Options::default()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let resources: Vec<_> = (0..200).map(|number| format!("others-{number}")).collect();
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut lists = 0;
+            while !done.load(std::sync::atomic::Ordering::SeqCst) {
+                let list = store.list("things", None);
+                let newest = list
+                    .items
+                    .iter()
+                    .map(|entry| entry.revision)
+                    .max()
+                    .unwrap_or(0);
+                assert!(
+                    list.revision >= newest,
+                    "a list of {} with an item of {newest}",
+                    list.revision
+                );
+                let mut watcher = store.watch("others-199", Some(list.revision)).unwrap();
+                while let Some(event) = watcher.try_next().unwrap() {
+                    assert!(event.revision > list.revision);
+                }
+                lists += 1;
+            }
+            lists
+        });
+        // Ends the reader also when a commit fails.
+        let batches = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            runtime.block_on(async {
+                for _ in 0..100 {
+                    let others = resources
+                        .iter()
+                        .map(|resource| relaxed(of(resource, put("a", "v"))));
+                    store
+                        .commit_all([relaxed(put("a", "v"))].into_iter().chain(others).collect())
+                        .await
+                        .unwrap();
+                }
+            });
+        }));
+        done.store(true, std::sync::atomic::Ordering::SeqCst);
+        batches.unwrap();
+        assert!(reader.join().unwrap() > 0);
+    });
 }

@@ -1,7 +1,7 @@
 //! A disk in memory that can lose power and run full.
 //!
 //! What was not synced is lost in part: of each file's unsynced writes any of the 512-byte sectors may have arrived,
-//! and the last of them may be torn; of the directory's changes a prefix.
+//! and any of them may be torn; of the directory's changes any may be missing.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,7 +20,7 @@ struct State {
     inodes: Vec<Inode>,
     names: BTreeMap<String, usize>,
     durable_names: BTreeMap<String, usize>,
-    unsynced_names: Vec<BTreeMap<String, usize>>,
+    unsynced_names: Vec<Renaming>,
     /// Counts power cuts: what was opened before the last one does not work any more.
     boot: u64,
     room: Option<usize>,
@@ -35,6 +35,13 @@ struct Inode {
     content: Vec<u8>,
     durable: Vec<u8>,
     unsynced: Vec<Pending>,
+}
+
+/// A name goes from a file, or comes to one, or both at once.
+struct Renaming {
+    old: Option<String>,
+    new: Option<String>,
+    inode: usize,
 }
 
 #[derive(Clone)]
@@ -89,11 +96,17 @@ impl Disk {
         state.boot += 1;
         state.cut = false;
         state.fuse = None;
-        let changes = random.below(state.unsynced_names.len() as u64 + 1) as usize;
-        if changes > 0 {
-            state.durable_names = state.unsynced_names[changes - 1].clone();
+        for Renaming { old, new, inode } in std::mem::take(&mut state.unsynced_names) {
+            if random.below(2) == 0 {
+                continue;
+            }
+            if let Some(old) = old.filter(|old| state.durable_names.get(old) == Some(&inode)) {
+                state.durable_names.remove(&old);
+            }
+            if let Some(new) = new {
+                state.durable_names.insert(new, inode);
+            }
         }
-        state.unsynced_names.clear();
         state.names = state.durable_names.clone();
         for inode in &mut state.inodes {
             let mut content = std::mem::take(&mut inode.durable);
@@ -188,9 +201,18 @@ impl State {
         }
     }
 
-    fn renamed(&mut self) {
-        let names = self.names.clone();
-        self.unsynced_names.push(names);
+    fn rename(&mut self, old: Option<&str>, new: Option<&str>, inode: usize) {
+        if let Some(old) = old {
+            self.names.remove(old);
+        }
+        if let Some(new) = new {
+            self.names.insert(new.into(), inode);
+        }
+        self.unsynced_names.push(Renaming {
+            old: old.map(Into::into),
+            new: new.map(Into::into),
+            inode,
+        });
     }
 }
 
@@ -237,8 +259,7 @@ impl Files for Mounted {
         let mut state = self.state()?;
         let inode = state.inodes.len();
         state.inodes.push(Inode::default());
-        state.names.insert(name.into(), inode);
-        state.renamed();
+        state.rename(None, Some(name), inode);
         Ok(self.handle(inode))
     }
 
@@ -250,17 +271,14 @@ impl Files for Mounted {
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut state = self.state()?;
         let inode = lookup(&state, from)?;
-        state.names.remove(from);
-        state.names.insert(to.into(), inode);
-        state.renamed();
+        state.rename(Some(from), Some(to), inode);
         Ok(())
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
         let mut state = self.state()?;
-        lookup(&state, name)?;
-        state.names.remove(name);
-        state.renamed();
+        let inode = lookup(&state, name)?;
+        state.rename(Some(name), None, inode);
         Ok(())
     }
 
