@@ -1,8 +1,38 @@
-//! From a VirtualMachineInstance to a [`MachineSpec`](crate::spec::MachineSpec).
+//! From a VirtualMachineInstance to a [`MachineSpec`].
+//!
+//! Each part of the machine has a module here. They do not stop at the first problem: everything that cannot be done is
+//! collected and named with its field, so that a user fixes a manifest once.
+//!
+//! The VMI must have been through [`defaults::apply`](crate::defaults::apply).
 
+pub(crate) mod arch;
+mod clock;
+mod cloud_init;
 mod context;
+pub(crate) mod cpu;
+mod devices;
+mod disks;
+mod firmware;
+mod io_threads;
+mod memory;
+mod network;
+mod pci;
+mod platform;
+mod volumes;
 
+use std::collections::BTreeMap;
+
+use ferrovirt_api::{Quantity, v1::VirtualMachineInstance};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as WireQuantity;
+
+pub use arch::default_machine_type;
+pub use cloud_init::hostname;
 pub use context::*;
+
+use crate::{
+    hypervisor,
+    spec::{Acceleration, Devices, MachineSpec, Preparation, RebootAction, SPEC_VERSION},
+};
 
 /// Something in an object that cannot be done, and where it stands.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -20,4 +50,129 @@ impl FieldError {
             message: message.into(),
         }
     }
+}
+
+/// The machine for a VMI on the node that the context describes, or all that stands against it.
+pub fn machine_spec(
+    vmi: &VirtualMachineInstance,
+    ctx: &Context,
+) -> Result<MachineSpec, Vec<FieldError>> {
+    let mut c = Conversion {
+        vmi,
+        ctx,
+        prepare: Vec::new(),
+        errors: Vec::new(),
+    };
+    let acceleration = acceleration(&mut c);
+    let emulated = acceleration == Acceleration::Emulation;
+    let memory = memory::convert(&mut c);
+    let cpu = cpu::convert(&mut c);
+    let firmware = firmware::convert(&mut c);
+    let interfaces = network::convert(&mut c);
+    let disks = disks::convert(&mut c);
+    let devices = Devices {
+        interfaces,
+        disks,
+        ..devices::convert(&mut c)
+    };
+    let spec = MachineSpec {
+        version: SPEC_VERSION,
+        name: domain_name(vmi),
+        uid: vmi.metadata.uid.clone().unwrap_or_default(),
+        hypervisor: vmi
+            .spec
+            .hypervisor
+            .clone()
+            .unwrap_or_else(|| hypervisor::DEFAULT.into()),
+        arch: ctx.arch,
+        acceleration,
+        translation_cache_mib: ctx.translation_cache_mib.filter(|_| emulated),
+        memory,
+        cpu,
+        firmware,
+        system_info: Some(firmware::system_info(&c)),
+        clock: clock::convert(&c),
+        features: Some(platform::convert(&c)),
+        devices,
+        io_threads: io_threads::plan(vmi)
+            .map(|threads| threads.total)
+            .filter(|total| *total > 0),
+        launch_security: None,
+        on_reboot: match vmi.spec.domain.reboot_policy.as_deref() {
+            Some("Terminate") => Some(RebootAction::Destroy),
+            Some("Reboot") => Some(RebootAction::Restart),
+            _ => None,
+        },
+        extra_arguments: Vec::new(),
+        start_paused: firmware::starts_paused(vmi),
+        grace_seconds: grace_seconds(vmi),
+        prepare: std::mem::take(&mut c.prepare),
+    };
+    if c.errors.is_empty() {
+        Ok(spec)
+    } else {
+        Err(c.errors)
+    }
+}
+
+/// Name of the domain: unique on a node, and what upstream's tools look for.
+pub fn domain_name(vmi: &VirtualMachineInstance) -> String {
+    let metadata = &vmi.metadata;
+    let namespace = metadata.namespace.as_deref().unwrap_or_default();
+    format!(
+        "{namespace}_{}",
+        metadata.name.as_deref().unwrap_or_default()
+    )
+}
+
+/// How long a guest gets to power off when nothing was said, as upstream has it.
+pub const DEFAULT_GRACE_SECONDS: u64 = 30;
+
+pub fn grace_seconds(vmi: &VirtualMachineInstance) -> u64 {
+    let seconds = vmi.spec.termination_grace_period_seconds;
+    seconds.map_or(DEFAULT_GRACE_SECONDS, |seconds| {
+        u64::try_from(seconds).unwrap_or(0)
+    })
+}
+
+/// What the modules share while a machine is put together.
+pub(crate) struct Conversion<'a> {
+    pub(crate) vmi: &'a VirtualMachineInstance,
+    pub(crate) ctx: &'a Context,
+    prepare: Vec<Preparation>,
+    errors: Vec<FieldError>,
+}
+
+impl Conversion<'_> {
+    fn refuse(&mut self, field: impl Into<String>, message: impl Into<String>) {
+        self.errors.push(FieldError::new(field, message));
+    }
+
+    /// Two disks may show the same volume; it is made once.
+    fn prepare(&mut self, preparation: Preparation) {
+        let path = preparation.path();
+        if !self.prepare.iter().any(|known| known.path() == path) {
+            self.prepare.push(preparation);
+        }
+    }
+}
+
+fn acceleration(c: &mut Conversion<'_>) -> Acceleration {
+    match (c.ctx.hypervisor_device_available, c.ctx.allow_emulation) {
+        (true, _) => Acceleration::Hardware,
+        (false, true) => Acceleration::Emulation,
+        (false, false) => {
+            let message = "the node has no hardware virtualization and the KubeVirt configuration does not allow emulation \
+                           (developerConfiguration.useEmulation)";
+            c.refuse("spec.hypervisor", message);
+            Acceleration::Hardware
+        }
+    }
+}
+
+/// A resource by name; what does not parse is treated as absent, because the schema refused it before.
+fn resource(resources: &BTreeMap<String, WireQuantity>, name: &str) -> Option<Quantity> {
+    resources
+        .get(name)
+        .and_then(|wire| Quantity::try_from(wire).ok())
 }

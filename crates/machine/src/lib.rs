@@ -3,5 +3,8 @@
 //! Pure: no I/O, no clock, no randomness, no Kubernetes client. See docs/ARCHITECTURE.md.
 
 pub mod convert;
+pub mod defaults;
+pub mod hypervisor;
 pub mod protocol;
 pub mod spec;
+pub mod xml;

@@ -42,7 +42,11 @@ pub enum Boot {
         secure: bool,
     },
     /// The hypervisor picks EFI firmware itself by these features (name, enabled).
-    EfiAuto { features: Vec<(String, bool)> },
+    EfiAuto {
+        features: Vec<(String, bool)>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        nvram: Option<String>,
+    },
 }
 
 impl Default for Boot {

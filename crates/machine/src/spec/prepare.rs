@@ -46,6 +46,20 @@ pub enum Preparation {
     Nvram { path: String, template: String },
 }
 
+impl Preparation {
+    /// What it makes.
+    pub fn path(&self) -> &str {
+        match self {
+            Self::Overlay { path, .. }
+            | Self::EmptyDisk { path, .. }
+            | Self::SparseFile { path, .. }
+            | Self::CloudInit { path, .. }
+            | Self::ContentDisk { path, .. }
+            | Self::Nvram { path, .. } => path,
+        }
+    }
+}
+
 /// A file of a made volume.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]

@@ -1,0 +1,52 @@
+//! The guest's clock and timers.
+
+use super::Conversion;
+use crate::spec::{Clock, Timer};
+
+pub(super) fn convert(c: &Conversion<'_>) -> Option<Clock> {
+    let source = c.vmi.spec.domain.clock.as_ref()?;
+    let mut clock = Clock::default();
+    if let Some(utc) = &source.utc {
+        clock.offset = Some("utc".into());
+        clock.adjustment = Some(
+            utc.offset_seconds
+                .map_or_else(|| "reset".into(), |seconds| seconds.to_string()),
+        );
+    } else if let Some(timezone) = &source.timezone {
+        clock.offset = Some("timezone".into());
+        clock.timezone = Some(timezone.clone());
+    }
+    let Some(timers) = &source.timer else {
+        return Some(clock);
+    };
+
+    let mut add = |name: &str, present: Option<bool>, tick_policy: &str, track: &str| {
+        clock.timers.push(Timer {
+            name: name.into(),
+            present: Some(present.unwrap_or(true)),
+            tick_policy: set(tick_policy),
+            track: set(track),
+            frequency: None,
+        });
+    };
+    if let Some(rtc) = &timers.rtc {
+        add("rtc", rtc.present, &rtc.tick_policy, &rtc.track);
+    }
+    if let Some(pit) = &timers.pit {
+        add("pit", pit.present, &pit.tick_policy, "");
+    }
+    if let Some(kvm) = &timers.kvm {
+        add("kvmclock", kvm.present, "", "");
+    }
+    if let Some(hpet) = &timers.hpet {
+        add("hpet", hpet.present, &hpet.tick_policy, "");
+    }
+    if let Some(hyperv) = &timers.hyperv {
+        add("hypervclock", hyperv.present, "", "");
+    }
+    Some(clock)
+}
+
+fn set(text: &str) -> Option<String> {
+    Some(text.to_owned()).filter(|text| !text.is_empty())
+}

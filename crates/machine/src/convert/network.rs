@@ -1,0 +1,108 @@
+//! Interfaces.
+
+use ferrovirt_api::v1::{self, values::interface_state};
+
+use super::{Conversion, arch, cpu, pci};
+use crate::spec::{Attachment, Interface};
+
+/// A tap device has no more queues than this.
+const MAX_QUEUES: u32 = 256;
+const TAP: &str = "tap";
+
+pub(super) fn convert(c: &mut Conversion<'_>) -> Vec<Interface> {
+    let vmi = c.vmi;
+    let mut interfaces = Vec::new();
+    for (index, source) in vmi.spec.domain.devices.interfaces.iter().enumerate() {
+        let field = format!("spec.domain.devices.interfaces[{index}]");
+        if source.state == interface_state::ABSENT {
+            continue;
+        }
+        if !vmi
+            .spec
+            .networks
+            .iter()
+            .any(|network| network.name == source.name)
+        {
+            c.refuse(
+                format!("{field}.name"),
+                format!("there is no network {:?}", source.name),
+            );
+            continue;
+        }
+        let attached_by = c
+            .ctx
+            .domain_attachment_by_interface_name
+            .get(&source.name)
+            .map(String::as_str);
+        let is_plugin = source.binding.is_some() && attached_by != Some(TAP);
+        // Both are not interfaces of the domain: SR-IOV is a host device, a plugin brings its own.
+        if source.sriov.is_some() || is_plugin {
+            continue;
+        }
+        interfaces.extend(interface(c, &field, source));
+    }
+    interfaces
+}
+
+fn interface(c: &mut Conversion<'_>, field: &str, source: &v1::Interface) -> Option<Interface> {
+    let is_virtio = source.model.is_empty() || source.model == "virtio";
+    let info = c
+        .ctx
+        .interfaces
+        .get(&source.name)
+        .cloned()
+        .unwrap_or_default();
+    let mac = Some(source.mac_address.clone()).filter(|mac| !mac.is_empty());
+    let mut interface = Interface {
+        name: source.name.clone(),
+        model: if is_virtio {
+            c.virtio_model().into()
+        } else {
+            source.model.clone()
+        },
+        mac: mac.or(info.mac),
+        mtu: info.mtu,
+        queues: queues(c).filter(|_| is_virtio),
+        iommu: is_virtio && c.uses_iommu(),
+        acpi_index: u32::try_from(source.acpi_index)
+            .ok()
+            .filter(|index| *index > 0),
+        ..Interface::default()
+    };
+    if !source.pci_address.is_empty() {
+        interface.address = pci::parse(&source.pci_address);
+        if interface.address.is_none() {
+            c.refuse(
+                format!("{field}.pciAddress"),
+                format!("{:?} is no PCI address", source.pci_address),
+            );
+        }
+    }
+    if source.passt_binding.is_some() {
+        c.refuse(
+            format!("{field}.passtBinding"),
+            "this binding is not supported",
+        );
+        return None;
+    }
+    if source.slirp.is_some() || source.macvtap.is_some() || source.passt.is_some() {
+        c.refuse(
+            field,
+            "slirp, macvtap and passt were removed upstream; use masquerade or bridge",
+        );
+        return None;
+    }
+    interface.attachment = Attachment::Tap { device: info.tap };
+    interface.boot_order = source
+        .boot_order
+        .and_then(|order| u32::try_from(order).ok());
+    interface.rom_disabled =
+        arch::has_rom_tuning(c.ctx.arch) && (source.boot_order.is_none() || c.uses_iommu());
+    interface.link_down = source.state == interface_state::DOWN;
+    Some(interface)
+}
+
+fn queues(c: &Conversion<'_>) -> Option<u32> {
+    let wanted = c.vmi.spec.domain.devices.network_interface_multiqueue == Some(true);
+    wanted.then(|| cpu::vcpus(&cpu::topology(c.vmi)).min(MAX_QUEUES))
+}

@@ -1,0 +1,2 @@
+//! Hypervisors.
+pub const DEFAULT: &str = "qemu-kvm";

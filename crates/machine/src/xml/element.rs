@@ -1,0 +1,135 @@
+//! A small ordered XML tree, printed as Go's `xml.MarshalIndent` prints it.
+
+use std::fmt::{self, Display, Write};
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Element {
+    name: &'static str,
+    attributes: Vec<(&'static str, String)>,
+    children: Vec<Element>,
+    text: String,
+}
+
+pub(super) fn element(name: &'static str) -> Element {
+    Element {
+        name,
+        ..Element::default()
+    }
+}
+
+pub(super) fn yes_no(value: bool) -> &'static str {
+    if value { "yes" } else { "no" }
+}
+
+pub(super) fn on_off(value: bool) -> &'static str {
+    if value { "on" } else { "off" }
+}
+
+impl Element {
+    pub(super) fn attr(mut self, name: &'static str, value: impl Display) -> Self {
+        self.attributes.push((name, value.to_string()));
+        self
+    }
+
+    pub(super) fn attr_some(self, name: &'static str, value: Option<impl Display>) -> Self {
+        match value {
+            Some(value) => self.attr(name, value),
+            None => self,
+        }
+    }
+
+    /// The attribute, unless it would be empty.
+    pub(super) fn attr_set(self, name: &'static str, value: &str) -> Self {
+        if value.is_empty() {
+            self
+        } else {
+            self.attr(name, value)
+        }
+    }
+
+    pub(super) fn text(mut self, text: impl Display) -> Self {
+        self.text = text.to_string();
+        self
+    }
+
+    pub(super) fn child(mut self, child: Element) -> Self {
+        self.push(child);
+        self
+    }
+
+    pub(super) fn children(mut self, children: impl IntoIterator<Item = Element>) -> Self {
+        self.push_all(children);
+        self
+    }
+
+    pub(super) fn push(&mut self, child: Element) {
+        self.children.push(child);
+    }
+
+    pub(super) fn push_all(&mut self, children: impl IntoIterator<Item = Element>) {
+        self.children.extend(children);
+    }
+
+    fn write(&self, out: &mut fmt::Formatter<'_>, depth: usize) -> fmt::Result {
+        if depth > 0 {
+            write!(out, "\n{:1$}", "", depth * 2)?;
+        }
+        write!(out, "<{}", self.name)?;
+        for (name, value) in &self.attributes {
+            write!(out, " {name}=\"{}\"", Escaped(value))?;
+        }
+        write!(out, ">{}", Escaped(&self.text))?;
+        for child in &self.children {
+            child.write(out, depth + 1)?;
+        }
+        if !self.children.is_empty() {
+            write!(out, "\n{:1$}", "", depth * 2)?;
+        }
+        write!(out, "</{}>", self.name)
+    }
+}
+
+impl Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, 0)
+    }
+}
+
+/// Text that cannot end the place it stands in. Characters that XML does not have become the replacement character.
+struct Escaped<'a>(&'a str);
+
+impl Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for character in self.0.chars() {
+            match character {
+                '"' => f.write_str("&#34;")?,
+                '\'' => f.write_str("&#39;")?,
+                '&' => f.write_str("&amp;")?,
+                '<' => f.write_str("&lt;")?,
+                '>' => f.write_str("&gt;")?,
+                '\t' => f.write_str("&#x9;")?,
+                '\n' => f.write_str("&#xA;")?,
+                '\r' => f.write_str("&#xD;")?,
+                '\0'..='\u{1f}' | '\u{fffe}' | '\u{ffff}' => f.write_char('\u{fffd}')?,
+                other => f.write_char(other)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prints_like_go() {
+        let tree = element("a")
+            .attr("b", "1 < 2 & \"3\"")
+            .child(element("c"))
+            .child(element("d").text("x\ny"));
+        let expected = "<a b=\"1 &lt; 2 &amp; &#34;3&#34;\">\n  <c></c>\n  <d>x&#xA;y</d>\n</a>";
+        assert_eq!(tree.to_string(), expected);
+        assert_eq!(element("e").text("\u{1}").to_string(), "<e>\u{fffd}</e>");
+    }
+}

@@ -1,0 +1,53 @@
+//! The domain XML equals upstream's for the same VMI and context.
+
+use ferrovirt_api::v1::VirtualMachineInstance;
+use ferrovirt_machine::{
+    convert::{Context, Layout, machine_spec},
+    defaults,
+    spec::Arch,
+    xml::domain_xml,
+};
+
+fn check(arch: Arch, expected: &str) {
+    let mut vmi: VirtualMachineInstance =
+        serde_json::from_str(include_str!("data/upstream/vmi-input.json")).unwrap();
+    let mut raw: serde_json::Value =
+        serde_json::from_str(include_str!("data/upstream/context.json")).unwrap();
+    if arch == Arch::Aarch64 {
+        raw["efiConfiguration"] = raw["arm64_extra"]["efiConfiguration"].clone();
+    }
+    let mut context: Context = serde_json::from_value(raw).unwrap();
+    context.arch = arch;
+    context.layout = Layout::upstream();
+    defaults::object(&mut vmi);
+    defaults::for_arch(&mut vmi.spec, arch);
+    let spec = machine_spec(&vmi, &context).unwrap();
+    let found = domain_xml(&spec);
+    for (line, (found, expected)) in found.lines().zip(expected.trim().lines()).enumerate() {
+        assert_eq!(found, expected, "line {}", line + 1);
+    }
+    assert_eq!(found, expected.trim());
+
+    let wire = serde_json::to_string(&spec).unwrap();
+    assert_eq!(
+        spec,
+        serde_json::from_str(&wire).unwrap(),
+        "the spec survives its journey to the launcher"
+    );
+}
+
+#[test]
+fn x86_64() {
+    check(
+        Arch::X86_64,
+        include_str!("data/upstream/domain_x86_64.xml"),
+    );
+}
+
+#[test]
+fn aarch64() {
+    check(
+        Arch::Aarch64,
+        include_str!("data/upstream/domain_arm64.xml"),
+    );
+}
