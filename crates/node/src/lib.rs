@@ -1,1 +1,103 @@
-//! See docs/ARCHITECTURE.md.
+//! The node agent (virt-handler role): brings the instances of one node to life and reports what becomes of them.
+//!
+//! It finds each instance's launcher by its pod's directory, prepares the network of its pod, hands it a `MachineSpec`,
+//! and mirrors the machine's state into the instance's status. It alone removes an instance's finalizer, and only after it
+//! saw the launcher's process tree end. It does not know which mode it runs in: the kubelet's directory layout is the same.
+
+mod disks;
+mod host;
+mod instance;
+mod launcher;
+mod network;
+mod node_object;
+mod pods;
+mod registry;
+mod status;
+mod streams;
+
+use std::{future::Future, path::PathBuf, sync::Arc};
+
+use ferrovirt_api::{
+    names,
+    v1::{KubeVirt, VirtualMachineInstance},
+};
+use futures::{StreamExt, TryStreamExt};
+use kube::{
+    Api, Client,
+    runtime::{WatchStreamExt, reflector, watcher},
+};
+
+pub use host::Host;
+pub use registry::Agent;
+pub use streams::{Stream, StreamError, StreamKind};
+
+/// What an agent must know before it starts.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub node_name: String,
+    /// Below this directory are `pods/<uid>/volumes/…`.
+    pub kubelet_root: PathBuf,
+    /// Bound of QEMU's translation cache for emulated guests, in MiB.
+    pub translation_cache_mib: u32,
+}
+
+impl Config {
+    pub fn new(node_name: &str, kubelet_root: PathBuf) -> Self {
+        Self { node_name: node_name.into(), kubelet_root, translation_cache_mib: 64 }
+    }
+}
+
+/// Shared by all tasks of the agent.
+pub(crate) struct Context {
+    pub client: Client,
+    pub config: Config,
+    pub host: Host,
+    pub kubevirts: reflector::Store<KubeVirt>,
+}
+
+impl Context {
+    pub(crate) fn allow_emulation(&self) -> bool {
+        let kubevirts = self.kubevirts.state();
+        let developer = kubevirts.first().and_then(|kv| kv.spec.configuration.developer_configuration.clone());
+        developer.is_some_and(|d| d.use_emulation)
+    }
+}
+
+/// Makes an agent; [`Agent::run`] drives it.
+pub fn agent(client: Client, config: Config) -> Agent {
+    let (kubevirts, writer) = reflector::store();
+    let stream = watcher(Api::<KubeVirt>::all(client.clone()), watcher::Config::default());
+    tokio::spawn(reflector(writer, stream.default_backoff()).for_each(|_| async {}));
+    Agent::new(Arc::new(Context { client, config, host: Host::detect(), kubevirts }))
+}
+
+impl Agent {
+    /// Follows this node's instances until `shutdown` resolves. Guests go on running.
+    pub async fn run(&self, shutdown: impl Future<Output = ()>) {
+        let context = self.context();
+        let _ = context.kubevirts.wait_until_ready().await;
+        let keep_node = node_object::keep(context.clone());
+        let follow = self.follow();
+        tokio::select! {
+            () = shutdown => {}
+            () = keep_node => {}
+            () = follow => {}
+        }
+    }
+
+    async fn follow(&self) {
+        let context = self.context();
+        let mine = watcher::Config::default().labels(&format!("{}={}", names::NODE_NAME_LABEL, context.config.node_name));
+        let instances = Api::<VirtualMachineInstance>::all(context.client.clone());
+        let mut events = std::pin::pin!(watcher(instances, mine).default_backoff());
+        loop {
+            match events.try_next().await {
+                Ok(Some(watcher::Event::Apply(vmi) | watcher::Event::InitApply(vmi))) => self.observe(vmi),
+                Ok(Some(watcher::Event::Delete(vmi))) => self.forget(&vmi),
+                Ok(Some(watcher::Event::Init | watcher::Event::InitDone)) => {}
+                Ok(None) => return,
+                Err(error) => tracing::warn!(%error, "cannot watch instances; trying again"),
+            }
+        }
+    }
+}

@@ -250,8 +250,8 @@ fn add_volume(volume: &VmVolume, volumes: &mut Vec<Volume>, mounts: &mut Vec<Vol
 
 fn resources(vmi: &VirtualMachineInstance, config: &Config) -> ResourceRequirements {
     let domain = &vmi.spec.domain;
-    let bytes = |q: &Quantity| ferrovirt_api::Quantity::parse(&q.0).map(|q| q.as_bytes()).unwrap_or(0);
-    let overhead = ferrovirt_machine::overhead::memory_overhead(vmi) as i128;
+    let bytes = |q: &Quantity| ferrovirt_api::Quantity::try_from(q).map(|q| q.as_bytes()).unwrap_or(0);
+    let overhead = i128::from(memory_overhead(vmi));
     let guest = domain.memory.as_ref().and_then(|m| m.guest.as_ref()).map(bytes);
 
     let mut requests: BTreeMap<String, Quantity> = domain.resources.requests.clone();
@@ -280,6 +280,13 @@ fn resources(vmi: &VirtualMachineInstance, config: &Config) -> ResourceRequireme
         limits: (!limits.is_empty()).then_some(limits),
         ..Default::default()
     }
+}
+
+/// What the processes around the guest need.
+pub fn memory_overhead(vmi: &VirtualMachineInstance) -> u64 {
+    let arch = ferrovirt_machine::spec::Arch::parse(&vmi.spec.architecture).unwrap_or_default();
+    ferrovirt_machine::hypervisor::hypervisor(hypervisor(vmi))
+        .map_or(0, |driver| ferrovirt_machine::overhead::memory_overhead(vmi, arch, driver))
 }
 
 pub fn virtual_cpus(vmi: &VirtualMachineInstance) -> u32 {

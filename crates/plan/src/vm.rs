@@ -266,6 +266,7 @@ fn build_instance(vm: &VirtualMachine) -> VirtualMachineInstance {
     if firmware.uuid.is_empty() {
         firmware.uuid = stable_uuid(&vm_uid, "firmware");
     }
+    crate::network::add_default(&mut vmi.spec);
     for interface in &mut vmi.spec.domain.devices.interfaces {
         if interface.mac_address.is_empty() {
             interface.mac_address = stable_mac(&vm_uid, &interface.name);

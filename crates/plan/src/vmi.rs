@@ -62,11 +62,12 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
             None => without_pod(observed, &time, &mut plan),
             Some(pod) => with_pod(pod, &time, &mut plan),
         }
-        // The label comes after the status that it repeats, so that a half-done step is done again.
-        let labelled = vmi.metadata.labels.as_ref().and_then(|l| l.get(names::NODE_NAME_LABEL));
-        if !plan.status.node_name.is_empty() && labelled != Some(&plan.status.node_name) {
-            plan.actions.push(Action::SetNode { node: plan.status.node_name.clone() });
-        }
+    }
+    // A bound pod's node must know of the instance, whatever becomes of it: its agent selects by this label.
+    let node = plan.status.active_pods.values().next_back().cloned();
+    let labelled = vmi.metadata.labels.as_ref().and_then(|labels| labels.get(names::NODE_NAME_LABEL));
+    if let Some(node) = node.filter(|node| labelled != Some(node)) {
+        plan.actions.push(Action::SetNode { node });
     }
     plan
 }

@@ -1,1 +1,75 @@
-//! See docs/ARCHITECTURE.md.
+//! Admission webhooks and the aggregated API `subresources.kubevirt.io` (the virt-api role).
+//!
+//! One HTTP service. On a cluster it is served over TLS behind the API server's aggregation; embedded, the API server calls
+//! it in-process under the same service name. In both cases the caller's identity arrives in the front-proxy headers, which
+//! whoever mounts this service must have set itself: nothing here trusts a header that a client could write.
+
+mod admission;
+mod answer;
+mod authorize;
+mod discovery;
+mod power;
+mod stream;
+mod subresources;
+pub mod validate;
+
+use std::{pin::Pin, sync::Arc};
+
+use bytes::Bytes;
+use ferrovirt_api::v1::VirtualMachineInstance;
+use futures::future::BoxFuture;
+use http::{Method, Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
+use kube::Client;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub type Body = UnsyncBoxBody<Bytes, BoxError>;
+
+/// A byte stream into a guest.
+pub trait Duplex: AsyncRead + AsyncWrite + Send {}
+impl<T: AsyncRead + AsyncWrite + Send> Duplex for T {}
+pub type BoxStream = Pin<Box<dyn Duplex>>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamKind {
+    Serial,
+    Vnc,
+}
+
+/// Reaches the node that an instance runs on. A stream needs a path of its own: an in-process client has no connection
+/// that could be upgraded.
+pub trait Nodes: Send + Sync + 'static {
+    fn open(&self, vmi: VirtualMachineInstance, kind: StreamKind) -> BoxFuture<'static, Result<BoxStream, BoxError>>;
+}
+
+#[derive(Clone)]
+pub struct VirtApi {
+    client: Client,
+    nodes: Arc<dyn Nodes>,
+}
+
+impl VirtApi {
+    pub fn new(client: Client, nodes: Arc<dyn Nodes>) -> Self {
+        Self { client, nodes }
+    }
+
+    /// Answers one request.
+    pub async fn handle(&self, request: Request<Body>) -> Response<Body> {
+        let path = request.uri().path().to_owned();
+        let segments: Vec<&str> = path.split('/').filter(|s| !s.is_empty()).collect();
+        match (request.method(), segments.as_slice()) {
+            (&Method::POST, [hook]) => admission::handle(hook, request).await,
+            (&Method::GET, ["healthz"]) => answer::text("ok"),
+            (_, ["apis", "subresources.kubevirt.io", rest @ ..]) => match rest {
+                [] => discovery::group(),
+                [version] if discovery::serves(version) => discovery::resources(version),
+                [version, rest @ ..] if discovery::serves(version) => {
+                    subresources::handle(self, request, version, rest).await
+                }
+                _ => answer::not_found("the server could not find the requested resource"),
+            },
+            _ => answer::not_found("the server could not find the requested resource"),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Waiting for objects, with progress on a terminal.
+
+use std::{
+    io::{IsTerminal, Write},
+    time::Duration,
+};
+
+use anyhow::{Result, bail};
+use futures::TryStreamExt;
+use kube::{
+    Api,
+    api::DynamicObject,
+    runtime::watcher::{self, watch_object},
+};
+
+const DEADLINE: Duration = Duration::from_secs(300);
+
+/// Waits until an object is gone, or another of that name took its place.
+pub async fn until_gone(api: &Api<DynamicObject>, name: &str, uid: Option<&str>, label: &str) -> Result<()> {
+    follow(api, name, |object| match object {
+        None => Verdict::Done,
+        Some(object) if uid.is_some() && object.metadata.uid.as_deref() != uid => Verdict::Done,
+        Some(object) => Verdict::Wait(format!("{label}: {}", state(object))),
+    })
+    .await
+}
+
+/// Waits until a VM runs and is ready.
+pub async fn until_ready(api: &Api<DynamicObject>, name: &str, label: &str) -> Result<()> {
+    follow(api, name, |object| match object {
+        None => Verdict::Failed(format!("{label} was deleted")),
+        Some(object) if object.data["status"]["ready"] == true => Verdict::Done,
+        Some(object) => {
+            let status = state(object);
+            match status.as_str() {
+                "ErrorUnschedulable" | "ErrImagePull" | "ImagePullBackOff" | "CrashLoopBackOff" | "ErrorPvcNotFound" => {
+                    Verdict::Failed(format!("{label} does not start: {status}"))
+                }
+                _ => Verdict::Wait(format!("{label}: {status}")),
+            }
+        }
+    })
+    .await
+}
+
+/// Waits until a VM shows this status.
+pub async fn until_status(api: &Api<DynamicObject>, name: &str, label: &str, wanted: &str) -> Result<()> {
+    follow(api, name, |object| match object {
+        None => Verdict::Failed(format!("{label} was deleted")),
+        Some(object) if state(object) == wanted => Verdict::Done,
+        Some(object) => Verdict::Wait(format!("{label}: {}", state(object))),
+    })
+    .await
+}
+
+enum Verdict {
+    Done,
+    Wait(String),
+    Failed(String),
+}
+
+async fn follow(
+    api: &Api<DynamicObject>,
+    name: &str,
+    judge: impl Fn(Option<&DynamicObject>) -> Verdict,
+) -> Result<()> {
+    let mut progress = Progress::default();
+    let watching = async {
+        let mut versions = std::pin::pin!(watch_object(api.clone(), name));
+        loop {
+            let object = match versions.try_next().await {
+                Ok(Some(object)) => object,
+                Ok(None) => bail!("the connection ended"),
+                Err(watcher::Error::WatchStartFailed(error) | watcher::Error::InitialListFailed(error)) => return Err(error.into()),
+                Err(_) => continue,
+            };
+            match judge(object.as_ref()) {
+                Verdict::Done => return Ok(()),
+                Verdict::Failed(message) => bail!(message),
+                Verdict::Wait(message) => progress.show(&message),
+            }
+        }
+    };
+    let outcome = tokio::time::timeout(DEADLINE, watching).await;
+    progress.clear();
+    match outcome {
+        Ok(outcome) => outcome,
+        Err(_) => bail!("waited {} s, last seen: {}", DEADLINE.as_secs(), progress.last),
+    }
+}
+
+fn state(object: &DynamicObject) -> String {
+    let status = object.data["status"]["printableStatus"].as_str().or(object.data["status"]["phase"].as_str());
+    let deleting = object.metadata.deletion_timestamp.is_some().then_some("Terminating");
+    status.or(deleting).unwrap_or("waiting").to_owned()
+}
+
+/// One line that is rewritten on a terminal, and one line per change elsewhere.
+#[derive(Default)]
+struct Progress {
+    last: String,
+}
+
+impl Progress {
+    fn show(&mut self, message: &str) {
+        if self.last == message {
+            return;
+        }
+        self.last = message.to_owned();
+        let mut out = std::io::stderr();
+        let _ = match out.is_terminal() {
+            true => write!(out, "\r\x1b[K{message} … "),
+            false => writeln!(out, "{message}"),
+        };
+        let _ = out.flush();
+    }
+
+    fn clear(&self) {
+        let mut out = std::io::stderr();
+        if out.is_terminal() && !self.last.is_empty() {
+            let _ = write!(out, "\r\x1b[K");
+        }
+    }
+}

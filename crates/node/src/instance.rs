@@ -1,0 +1,393 @@
+//! One instance, from its launcher's first breath to the proof of its last.
+//!
+//! ```text
+//!            connect               sync                    stopped            gone
+//!  Seeking ----------> Attached ----------> mirrored … ------------> Ended ---------> released
+//!     |                                                                ^
+//!     +---- the pod is over (its directory is gone, or the kubelet says so)
+//! ```
+//!
+//! Everything is level-based: a restarted agent connects to the launcher again, syncs the same machine (which changes
+//! nothing) and goes on mirroring.
+
+use std::{sync::Arc, time::Duration};
+
+use ferrovirt_api::{
+    names,
+    v1::{
+        VirtualMachineInstance,
+        values::{virtual_machine_instance_condition_type as condition, virtual_machine_instance_phase as phase},
+    },
+};
+use ferrovirt_machine::{
+    convert::{Context as ConvertContext, FieldError, machine_spec},
+    protocol::{MachinePhase, MachineState, Request},
+    spec::{Acceleration, Arch, MachineSpec},
+};
+use ferrovirt_plan::conditions;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+use tokio::sync::watch;
+
+use crate::{
+    Context, disks,
+    host::Kvm,
+    launcher::{Launcher, LauncherError},
+    network::{self, Attached},
+    pods::{self, PodEnd},
+    status::{self, End},
+};
+
+const RETRY_FIRST: Duration = Duration::from_millis(5);
+const RETRY_MAX: Duration = Duration::from_millis(500);
+const DEFAULT_GRACE_SECONDS: i64 = 30;
+
+type Object = watch::Receiver<Arc<VirtualMachineInstance>>;
+
+/// True if nothing is left to do for an instance, ever: its finalizer was taken away.
+pub(crate) fn is_settled(vmi: &VirtualMachineInstance) -> bool {
+    !vmi.finalizers().iter().any(|f| f == names::VIRTUAL_MACHINE_INSTANCE_FINALIZER)
+}
+
+/// Cares for an instance until it is settled or its object vanishes.
+pub(crate) async fn care(context: Arc<Context>, mut object: Object, mut draining: watch::Receiver<bool>) {
+    let name = object.borrow().name_any();
+    let mut retry = RETRY_FIRST;
+    loop {
+        let vmi = object.borrow_and_update().clone();
+        if is_settled(&vmi) {
+            return;
+        }
+        if is_final(&vmi) && vmi.metadata.deletion_timestamp.is_none() {
+            if *draining.borrow_and_update() {
+                return;
+            }
+            // It ended. All that can still come is its deletion.
+            tokio::select! {
+                changed = object.changed() => if changed.is_err() { return },
+                _ = draining.changed() => {}
+            }
+            continue;
+        }
+        let outcome = match seek(&context, &vmi).await {
+            Found::Launcher(launcher) => {
+                retry = RETRY_FIRST;
+                attached(&context, &launcher, &mut object, &mut draining).await
+            }
+            Found::Over(end) => Ok(Some(end)),
+            Found::Nothing => Ok(None),
+        };
+        let outcome = match outcome {
+            // Here the processes are known to have ended: `attached` and `seek` say so only then.
+            Ok(Some(end)) => {
+                let newest = object.borrow().clone();
+                match finish(&context, &newest, &end, *draining.borrow()).await {
+                    Ok(()) => release(&context, &newest).await,
+                    Err(error) => Err(error),
+                }
+            }
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = outcome {
+            tracing::warn!(vmi = name, error = %chain(&error), "cannot care for the instance; trying again");
+        }
+        tokio::select! {
+            () = tokio::time::sleep(retry) => {}
+            changed = object.changed() => if changed.is_err() { return },
+        }
+        retry = (retry * 2).min(RETRY_MAX);
+    }
+}
+
+/// Takes the finalizer away from an instance that is being deleted. Only for one whose processes have ended.
+async fn release(context: &Context, vmi: &VirtualMachineInstance) -> Result<(), Failure> {
+    let vmis = Api::<VirtualMachineInstance>::namespaced(context.client.clone(), &vmi.namespace().unwrap_or_default());
+    let name = vmi.name_any();
+    loop {
+        let Some(newest) = vmis.get_opt(&name).await?.filter(|newest| newest.uid() == vmi.uid()) else { return Ok(()) };
+        if newest.metadata.deletion_timestamp.is_none() || is_settled(&newest) {
+            return Ok(());
+        }
+        let mut finalizers = newest.finalizers().to_vec();
+        finalizers.retain(|f| f != names::VIRTUAL_MACHINE_INSTANCE_FINALIZER);
+        let body = json!({ "metadata": { "resourceVersion": newest.resource_version(), "finalizers": finalizers } });
+        match vmis.patch(&name, &PatchParams::default(), &Patch::Merge(body)).await {
+            Ok(_) => return Ok(()),
+            Err(kube::Error::Api(answer)) if answer.is_conflict() => {}
+            Err(kube::Error::Api(answer)) if answer.is_not_found() => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(next) = source {
+        text = format!("{text}: {next}");
+        source = next.source();
+    }
+    text
+}
+
+enum Found {
+    Launcher(Launcher),
+    /// It is proven that nothing of the instance runs here any more.
+    Over(End),
+    Nothing,
+}
+
+async fn seek(context: &Context, vmi: &VirtualMachineInstance) -> Found {
+    let mut unknown = 0;
+    let mut end = None;
+    for pod in pods::here(context, vmi) {
+        let gone = !pods::directory(context, &pod).exists();
+        if !gone && let Ok(launcher) = Launcher::connect(&pods::sockets(context, &pod)).await {
+            return Found::Launcher(launcher);
+        }
+        match pods::end(context, vmi, &pod).await {
+            Ok(PodEnd::Succeeded) => end = Some((true, "the guest powered off")),
+            Ok(PodEnd::Failed) => end = Some((false, "the launcher failed")),
+            Ok(PodEnd::Unknown) if gone => end = Some((false, "the launcher pod is gone")),
+            Ok(PodEnd::Unknown) | Err(_) => unknown += 1,
+        }
+    }
+    match end {
+        Some((succeeded, message)) if unknown == 0 => {
+            let reason = if succeeded { "GuestPoweredDown" } else { "LauncherGone" };
+            Found::Over(End { succeeded, reason, message: message.into() })
+        }
+        _ => Found::Nothing,
+    }
+}
+
+/// Drives a launcher until its process tree ended. `None` if the connection broke while it lives.
+async fn attached(
+    context: &Context,
+    launcher: &Launcher,
+    object: &mut Object,
+    draining: &mut watch::Receiver<bool>,
+) -> Result<Option<End>, Failure> {
+    let vmi = object.borrow().clone();
+    let mut machine = launcher.state();
+    let deleting = vmi.metadata.deletion_timestamp.is_some();
+    let mut prepared = None;
+    if !deleting && !is_final(&vmi) {
+        match prepare(context, launcher, &vmi).await {
+            Ok(ready) => prepared = Some(ready),
+            Err(Failure::Refused(errors)) => {
+                let end = refused(&errors);
+                finish(context, &vmi, &end, false).await?;
+                let _ = launcher.request(Request::Kill {}).await;
+                let _ = launcher.request(Request::Release {}).await;
+                launcher.gone().await;
+                return Ok(Some(end));
+            }
+            Err(other) => return Err(other),
+        }
+    }
+
+    let mut asked_to_stop = false;
+    let mut mirrored = None;
+    loop {
+        let vmi = object.borrow_and_update().clone();
+        let state = machine.borrow_and_update().clone();
+        let deleting = vmi.metadata.deletion_timestamp.is_some();
+        let drained = *draining.borrow_and_update();
+        if state.phase == MachinePhase::Stopped {
+            let end = End::of(&state, deleting || drained);
+            // The launcher may go once somebody else remembers how the guest ended.
+            finish(context, &vmi, &end, drained).await?;
+            let _ = launcher.request(Request::Release {}).await;
+            launcher.gone().await;
+            return Ok(Some(end));
+        }
+        if let Some(ready) = &prepared
+            && mirrored != Some(state.generation)
+            && !is_final(&vmi)
+        {
+            mirror(context, &vmi, &state, ready).await?;
+            mirrored = Some(state.generation);
+        }
+        if (deleting || drained) && !asked_to_stop {
+            let grace = vmi.spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
+            let grace_seconds = u64::try_from(grace).unwrap_or(0);
+            launcher.request(Request::Shutdown { grace_seconds }).await?;
+            asked_to_stop = true;
+        }
+        tokio::select! {
+            () = launcher.gone() => {
+                let end = match machine.borrow().clone() {
+                    state if state.phase == MachinePhase::Stopped => End::of(&state, deleting || drained),
+                    _ => End {
+                        succeeded: false,
+                        reason: "LauncherGone",
+                        message: "the launcher ended without a word, and the guest with it".into(),
+                    },
+                };
+                return Ok(Some(end));
+            }
+            changed = machine.changed() => if changed.is_err() {
+                // The connection broke. If the process lives, the next round connects again.
+                return Ok(tokio::time::timeout(RETRY_MAX, launcher.gone()).await.ok().map(|()| lost(&machine.borrow(), deleting || drained)));
+            },
+            changed = object.changed() => if changed.is_err() { return Ok(None) },
+            _ = draining.changed() => {}
+        }
+    }
+}
+
+fn lost(state: &MachineState, wanted: bool) -> End {
+    if state.phase == MachinePhase::Stopped {
+        return End::of(state, wanted);
+    }
+    End {
+        succeeded: wanted,
+        reason: "LauncherGone",
+        message: "the launcher ended without a word, and the guest with it".into(),
+    }
+}
+
+fn refused(errors: &[FieldError]) -> End {
+    let causes: Vec<String> = errors.iter().map(|e| format!("{}: {}", e.field, e.message)).collect();
+    End { succeeded: false, reason: "StartFailed", message: causes.join("; ") }
+}
+
+/// What was made for the machine, for its status.
+struct Ready {
+    spec: MachineSpec,
+    networks: Vec<Attached>,
+    emulation: Option<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("the instance cannot run here")]
+    Refused(Vec<FieldError>),
+    #[error(transparent)]
+    Launcher(#[from] LauncherError),
+    #[error(transparent)]
+    Network(#[from] network::NetworkError),
+    #[error("the API refused")]
+    Api(#[from] kube::Error),
+    #[error("the status cannot be encoded")]
+    Encode(#[from] serde_json::Error),
+}
+
+async fn prepare(context: &Context, launcher: &Launcher, vmi: &VirtualMachineInstance) -> Result<Ready, Failure> {
+    let networks = network::attach(vmi, launcher.pid()).await?;
+    let container_disks = disks::container_disks(vmi, launcher.pid()).map_err(Failure::Refused)?;
+    let mut convert = ConvertContext {
+        arch: Arch::parse(context.host.arch).unwrap_or_default(),
+        allow_emulation: context.allow_emulation(),
+        hypervisor_device_available: context.host.kvm_usable(),
+        container_disks: container_disks.into_iter().collect(),
+        translation_cache_mib: Some(context.config.translation_cache_mib),
+        mem_balloon_stats_period: 10,
+        free_page_reporting: true,
+        ..Default::default()
+    };
+    if let (false, Kvm::Unusable(why)) = (convert.allow_emulation, &context.host.kvm) {
+        let message = format!("{why}, and the cluster does not allow software emulation");
+        return Err(Failure::Refused(vec![FieldError { field: "spec.hypervisor".into(), message }]));
+    }
+    for network in &networks {
+        convert.interfaces.insert(network.name.clone(), network.info.clone());
+        convert.domain_attachment_by_interface_name.insert(network.name.clone(), "tap".into());
+    }
+    let mut defaulted = vmi.clone();
+    ferrovirt_machine::defaults::apply(&mut defaulted, convert.arch);
+    let spec = machine_spec(&defaulted, &convert).map_err(Failure::Refused)?;
+    let emulation = match (&context.host.kvm, spec.acceleration) {
+        (Kvm::Unusable(why), Acceleration::Emulation) => Some(why.clone()),
+        _ => None,
+    };
+    launcher.sync(spec.clone()).await?;
+    Ok(Ready { spec, networks, emulation })
+}
+
+async fn mirror(
+    context: &Context,
+    vmi: &VirtualMachineInstance,
+    state: &MachineState,
+    ready: &Ready,
+) -> Result<(), Failure> {
+    if matches!(state.phase, MachinePhase::Waiting | MachinePhase::Starting) {
+        return Ok(());
+    }
+    update(context, vmi, |vmi| {
+        let now = Time(Timestamp::now());
+        let mut status = vmi.status.clone();
+        status::mirror(&mut status, vmi, state, ready.emulation.as_deref(), &now);
+        status::describe(&mut status, &ready.spec, &ready.networks);
+        status
+    })
+    .await
+}
+
+/// Records how the instance ended.
+async fn finish(context: &Context, vmi: &VirtualMachineInstance, end: &End, drained: bool) -> Result<(), Failure> {
+    let end = match drained {
+        true => End { succeeded: false, reason: "NodeShutdown", message: "the host was shut down".into() },
+        false => end.clone(),
+    };
+    update(context, vmi, |vmi| {
+        let mut status = vmi.status.clone();
+        if !is_final(vmi) {
+            let now = Time(Timestamp::now());
+            status::ended(&mut status, &end, &now);
+            if end.reason == "StartFailed" {
+                conditions::set_vmi(
+                    &mut status.conditions,
+                    &now,
+                    condition::SYNCHRONIZED,
+                    false,
+                    "SyncFailed",
+                    &end.message,
+                );
+            }
+        }
+        status
+    })
+    .await
+}
+
+/// Changes the instance's status by what `change` makes of its newest version.
+async fn update(
+    context: &Context,
+    vmi: &VirtualMachineInstance,
+    change: impl Fn(&VirtualMachineInstance) -> ferrovirt_api::v1::VirtualMachineInstanceStatus,
+) -> Result<(), Failure> {
+    let namespace = vmi.namespace().unwrap_or_default();
+    let vmis = Api::<VirtualMachineInstance>::namespaced(context.client.clone(), &namespace);
+    let name = vmi.name_any();
+    loop {
+        let Some(newest) = vmis.get_opt(&name).await?.filter(|newest| newest.uid() == vmi.uid()) else { return Ok(()) };
+        let status = change(&newest);
+        if status == newest.status {
+            return Ok(());
+        }
+        let mut body = json!({ "metadata": { "resourceVersion": newest.resource_version() } });
+        body["status"] = serde_json::to_value(&status)?;
+        if let (Some(old), Some(new)) = (serde_json::to_value(&newest.status)?.as_object(), body["status"].as_object_mut()) {
+            for key in old.keys() {
+                new.entry(key.clone()).or_insert(serde_json::Value::Null);
+            }
+        }
+        match vmis.patch(&name, &PatchParams::default(), &Patch::Merge(body)).await {
+            Ok(_) => return Ok(()),
+            Err(kube::Error::Api(answer)) if answer.is_conflict() => {}
+            Err(kube::Error::Api(answer)) if answer.is_not_found() => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+pub(crate) fn is_final(vmi: &VirtualMachineInstance) -> bool {
+    matches!(vmi.status.phase.as_str(), phase::SUCCEEDED | phase::FAILED)
+}

@@ -1,0 +1,92 @@
+//! The agent's instances: one task each, fed with the newest version of its object.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
+use ferrovirt_api::v1::VirtualMachineInstance;
+use kube::ResourceExt;
+use tokio::sync::watch;
+
+use crate::{Context, instance, streams};
+
+/// A node's agent. Cheap to clone; all clones are the same agent.
+#[derive(Clone)]
+pub struct Agent(Arc<Inner>);
+
+struct Inner {
+    context: Arc<Context>,
+    instances: Mutex<HashMap<String, Instance>>,
+    draining: watch::Sender<bool>,
+}
+
+struct Instance {
+    object: watch::Sender<Arc<VirtualMachineInstance>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Agent {
+    pub(crate) fn new(context: Arc<Context>) -> Self {
+        let draining = watch::Sender::new(false);
+        Self(Arc::new(Inner { context, instances: Mutex::default(), draining }))
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.0.context
+    }
+
+    pub fn host(&self) -> &crate::Host {
+        &self.0.context.host
+    }
+
+    /// Takes note of an instance's newest version, starting to care for it if it is new.
+    pub(crate) fn observe(&self, vmi: VirtualMachineInstance) {
+        let Some(uid) = vmi.uid() else { return };
+        let Ok(mut instances) = self.0.instances.lock() else { return };
+        if let Some(instance) = instances.get(&uid)
+            && !instance.task.is_finished()
+        {
+            instance.object.send_replace(Arc::new(vmi));
+            return;
+        }
+        if instance::is_settled(&vmi) {
+            instances.remove(&uid);
+            return;
+        }
+        let (object, receiver) = watch::channel(Arc::new(vmi));
+        let context = self.0.context.clone();
+        let draining = self.0.draining.subscribe();
+        let task = tokio::spawn(instance::care(context, receiver, draining));
+        instances.insert(uid, Instance { object, task });
+    }
+
+    pub(crate) fn forget(&self, vmi: &VirtualMachineInstance) {
+        if let (Some(uid), Ok(mut instances)) = (vmi.uid(), self.0.instances.lock()) {
+            instances.remove(&uid);
+        }
+    }
+
+    /// Shuts down all guests of this node and waits until their processes have ended.
+    ///
+    /// Their instances end as failed, with a reason that says so: what should run starts again with the node.
+    pub async fn drain(&self) {
+        self.0.draining.send_replace(true);
+        let tasks: Vec<_> = match self.0.instances.lock() {
+            Ok(mut instances) => instances.drain().map(|(_, instance)| instance).collect(),
+            Err(_) => return,
+        };
+        for instance in tasks {
+            let _ = instance.task.await;
+        }
+    }
+
+    /// Opens a stream into a guest of this node.
+    pub async fn open(
+        &self,
+        vmi: &VirtualMachineInstance,
+        kind: streams::StreamKind,
+    ) -> Result<streams::Stream, streams::StreamError> {
+        streams::open(&self.0.context, vmi, kind).await
+    }
+}

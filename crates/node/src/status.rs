@@ -1,0 +1,143 @@
+//! From what the launcher reports to what the instance's status says. Pure.
+
+use ferrovirt_api::v1::{
+    CPUTopology, Machine, MemoryStatus, VirtualMachineInstance, VirtualMachineInstanceNetworkInterface,
+    VirtualMachineInstanceStatus, VolumeStatus,
+    values::{virtual_machine_instance_condition_type as condition, virtual_machine_instance_phase as phase},
+};
+use ferrovirt_machine::{
+    protocol::{MachinePhase, MachineState, PauseReason, StopReason},
+    spec::MachineSpec,
+};
+use ferrovirt_plan::conditions::{enter_phase, remove_vmi, set_vmi};
+use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time};
+
+use crate::network::{Attached, POD_INTERFACE};
+
+/// How an instance ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct End {
+    pub succeeded: bool,
+    pub reason: &'static str,
+    pub message: String,
+}
+
+impl End {
+    pub(crate) fn of(state: &MachineState, deleting: bool) -> Self {
+        let message = |default: &str| state.message.clone().unwrap_or_else(|| default.into());
+        match state.stop_reason {
+            Some(StopReason::GuestShutdown) => {
+                Self { succeeded: true, reason: "GuestPoweredDown", message: message("the guest powered off") }
+            }
+            // Ended from outside because somebody asked for it.
+            Some(StopReason::Destroyed) if deleting => {
+                Self { succeeded: true, reason: "Destroyed", message: message("the guest was stopped") }
+            }
+            Some(StopReason::Destroyed) => {
+                Self { succeeded: false, reason: "Destroyed", message: message("the guest was ended from outside") }
+            }
+            Some(StopReason::StartFailed) => {
+                Self { succeeded: false, reason: "StartFailed", message: message("the guest could not be started") }
+            }
+            Some(StopReason::Crashed) | None => {
+                Self { succeeded: false, reason: "Crashed", message: message("the guest crashed") }
+            }
+        }
+    }
+}
+
+/// Writes the machine's state into the status while it runs.
+pub(crate) fn mirror(
+    status: &mut VirtualMachineInstanceStatus,
+    vmi: &VirtualMachineInstance,
+    state: &MachineState,
+    emulation: Option<&str>,
+    now: &Time,
+) {
+    let running = matches!(state.phase, MachinePhase::Running | MachinePhase::Paused | MachinePhase::ShuttingDown);
+    if !running {
+        return;
+    }
+    enter_phase(status, now, phase::RUNNING);
+    status.reason = String::new();
+    let paused = state.phase == MachinePhase::Paused;
+    let probed = vmi.spec.readiness_probe.is_some();
+    if paused {
+        let (reason, message) = match state.pause_reason {
+            Some(PauseReason::IoError) => ("PausedIOError", "VMI was paused, low-level IO error detected"),
+            _ => ("PausedByUser", "VMI was paused by user"),
+        };
+        set_vmi(&mut status.conditions, now, condition::PAUSED, true, reason, message);
+        set_vmi(&mut status.conditions, now, condition::READY, false, "GuestPaused", "the guest is paused");
+    } else {
+        remove_vmi(&mut status.conditions, condition::PAUSED);
+        if !probed {
+            set_vmi(&mut status.conditions, now, condition::READY, true, "", "");
+        }
+    }
+    match emulation {
+        Some(why) => {
+            let message = format!("the guest runs without hardware virtualization: {why}");
+            set_vmi(&mut status.conditions, now, condition::SOFTWARE_EMULATION, true, "SoftwareEmulation", &message);
+        }
+        None => remove_vmi(&mut status.conditions, condition::SOFTWARE_EMULATION),
+    }
+    if state.agent_connected {
+        set_vmi(&mut status.conditions, now, condition::AGENT_CONNECTED, true, "", "");
+    } else {
+        remove_vmi(&mut status.conditions, condition::AGENT_CONNECTED);
+    }
+    if let Some(type_) = &state.machine_type {
+        status.machine = Some(Machine { type_: type_.clone() });
+    }
+}
+
+/// Writes what the machine was given: disks, interfaces, CPU and memory.
+pub(crate) fn describe(status: &mut VirtualMachineInstanceStatus, spec: &MachineSpec, networks: &[Attached]) {
+    status.volume_status = spec
+        .devices
+        .disks
+        .iter()
+        .map(|disk| VolumeStatus { name: disk.name.clone(), target: disk.target.clone(), ..Default::default() })
+        .collect();
+    status.interfaces = networks
+        .iter()
+        .map(|network| VirtualMachineInstanceNetworkInterface {
+            name: network.name.clone(),
+            mac: network.info.mac.clone().unwrap_or_default(),
+            ip_address: network.bound.addresses.first().map(ToString::to_string).unwrap_or_default(),
+            ip_addresses: network.bound.addresses.iter().map(ToString::to_string).collect(),
+            pod_interface_name: POD_INTERFACE.into(),
+            info_source: "domain".into(),
+            queue_count: 1,
+            link_state: "up".into(),
+            ..Default::default()
+        })
+        .collect();
+    let topology = &spec.cpu.topology;
+    status.current_cpu_topology =
+        Some(CPUTopology { cores: topology.cores, sockets: topology.sockets, threads: topology.threads });
+    let guest = Some(Quantity(mebibytes(spec.memory.bytes)));
+    status.memory = Some(MemoryStatus {
+        guest_at_boot: guest.clone(),
+        guest_current: guest.clone(),
+        guest_requested: guest,
+        memory_overhead: status.memory.take().and_then(|m| m.memory_overhead),
+    });
+}
+
+pub(crate) fn ended(status: &mut VirtualMachineInstanceStatus, end: &End, now: &Time) {
+    enter_phase(status, now, if end.succeeded { phase::SUCCEEDED } else { phase::FAILED });
+    status.reason = end.reason.into();
+    remove_vmi(&mut status.conditions, condition::PAUSED);
+    remove_vmi(&mut status.conditions, condition::AGENT_CONNECTED);
+    set_vmi(&mut status.conditions, now, condition::READY, false, "GuestNotRunning", &end.message);
+}
+
+fn mebibytes(bytes: u64) -> String {
+    match bytes {
+        bytes if bytes.is_multiple_of(1 << 30) => format!("{}Gi", bytes >> 30),
+        bytes if bytes.is_multiple_of(1 << 20) => format!("{}Mi", bytes >> 20),
+        bytes => bytes.to_string(),
+    }
+}

@@ -1,0 +1,88 @@
+//! Admission webhooks: `AdmissionReview` in, verdict out. The judgement itself is in [`crate::validate`], which is pure.
+
+use base64::Engine;
+use ferrovirt_api::{names, v1::VirtualMachineInstance};
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+
+use crate::{Body, answer, validate};
+
+pub(crate) async fn handle(hook: &str, request: Request<Body>) -> Response<Body> {
+    let review = match request.into_body().collect().await {
+        Ok(body) => serde_json::from_slice::<Value>(&body.to_bytes()),
+        Err(error) => return answer::bad_request(&format!("cannot read the review: {error}")),
+    };
+    let review = match review {
+        Ok(review) => review,
+        Err(error) => return answer::bad_request(&format!("the review is not JSON: {error}")),
+    };
+    let verdict = match hook {
+        "virtualmachines-validate" => judge(&review, validate::virtual_machine),
+        "virtualmachineinstances-validate-create" => judge(&review, validate::instance),
+        "virtualmachineinstances-mutate" => default_instance(&review),
+        _ => return answer::not_found(&format!("there is no webhook /{hook}")),
+    };
+    let mut response = verdict;
+    response["uid"] = review["request"]["uid"].clone();
+    answer::json(
+        StatusCode::OK,
+        &json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response }),
+    )
+}
+
+fn judge<T>(review: &Value, rules: impl Fn(&T) -> Vec<validate::Cause>) -> Value
+where
+    T: serde::de::DeserializeOwned,
+{
+    let object: T = match serde_json::from_value(review["request"]["object"].clone()) {
+        Ok(object) => object,
+        Err(error) => return refuse(&error.to_string(), &[]),
+    };
+    let causes = rules(&object);
+    if causes.is_empty() {
+        return json!({ "allowed": true });
+    }
+    let messages: Vec<&str> = causes.iter().map(|cause| cause.message.as_str()).collect();
+    refuse(&messages.join(", "), &causes)
+}
+
+fn refuse(message: &str, causes: &[validate::Cause]) -> Value {
+    let causes: Vec<Value> = causes
+        .iter()
+        .map(|cause| json!({ "reason": cause.reason, "field": cause.field, "message": cause.message }))
+        .collect();
+    json!({
+        "allowed": false,
+        "status": {
+            "status": "Failure", "message": message, "reason": "Invalid", "code": 422,
+            "details": { "causes": causes },
+        },
+    })
+}
+
+/// What an instance gets without asking: a hold until its node lets go of it, and a network.
+fn default_instance(review: &Value) -> Value {
+    let Ok(mut vmi) = serde_json::from_value::<VirtualMachineInstance>(review["request"]["object"].clone()) else {
+        // The schema or the validating webhook says what is wrong with it.
+        return json!({ "allowed": true });
+    };
+    let before = vmi.clone();
+    let finalizers = vmi.metadata.finalizers.get_or_insert_default();
+    if !finalizers.iter().any(|f| f == names::VIRTUAL_MACHINE_INSTANCE_FINALIZER) {
+        finalizers.push(names::VIRTUAL_MACHINE_INSTANCE_FINALIZER.into());
+    }
+    ferrovirt_plan::network::add_default(&mut vmi.spec);
+    if vmi.spec.termination_grace_period_seconds.is_none() {
+        vmi.spec.termination_grace_period_seconds = Some(30);
+    }
+    let mut patch = vec![];
+    if vmi.metadata.finalizers != before.metadata.finalizers {
+        patch.push(json!({ "op": "add", "path": "/metadata/finalizers", "value": vmi.metadata.finalizers }));
+    }
+    if vmi.spec != before.spec {
+        patch.push(json!({ "op": "replace", "path": "/spec", "value": vmi.spec }));
+    }
+    let patch = base64::engine::general_purpose::STANDARD.encode(Value::from(patch).to_string());
+    json!({ "allowed": true, "patchType": "JSONPatch", "patch": patch })
+}
