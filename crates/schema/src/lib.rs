@@ -53,11 +53,15 @@
 #![forbid(unsafe_code)]
 
 pub mod cause;
+pub mod duration;
 pub mod patch;
+pub mod proto;
 pub mod rfc3339;
 pub mod selector;
 pub mod structural;
 pub mod table;
 
 pub use cause::{Cause, CauseKind};
+pub use proto::ProtoTable;
+pub use selector::{FieldSelector, LabelSelector};
 pub use structural::{Definitions, Schema};
