@@ -130,6 +130,11 @@ fn enter_namespaces(plan: &InitPlan) -> Result<(), InitError> {
         .map_err(fail_errno("make namespaces for", &plan.hostname))?;
     nix::unistd::sethostname(&plan.hostname)
         .map_err(fail_errno("set the host name", &plan.hostname))?;
+    for (name, value) in &plan.sysctls {
+        // /proc/sys/net shows the network namespace of who looks, so this reaches no other pod.
+        let path = Path::new("/proc/sys").join(name.replace('.', "/"));
+        fs::write(&path, value).map_err(fail("set", &path))?;
+    }
     // Nothing mounted from here on is seen outside.
     mount(
         None::<&str>,

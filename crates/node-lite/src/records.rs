@@ -98,6 +98,9 @@ pub struct InitPlan {
     /// Sorted so that a parent comes before what is mounted inside it.
     #[serde(default)]
     pub mounts: Vec<MountPlan>,
+    /// Kernel settings of the pod's own network namespace, by dotted name.
+    #[serde(default)]
+    pub sysctls: Vec<(String, String)>,
     /// Files made for this pod only, by path inside: passwd, hosts, …
     #[serde(default)]
     pub files: Vec<(PathBuf, String)>,

@@ -107,6 +107,7 @@ impl Node {
             gid: 107,
             groups: vec![],
             devices: vec![],
+            sysctls: vec![("net.ipv4.ip_unprivileged_port_start".into(), "0".into())],
             mounts: vec![
                 mount(&sockets, "/var/run/kubevirt/sockets", false),
                 mount(&image, "/var/run/kubevirt/container-disks/root", true),
@@ -197,6 +198,7 @@ echo hello > /var/run/kubevirt/sockets/file
 touch /tmp/x /run/x && echo "tmp=ok"
 echo gone > /dev/null && head -c 4 /dev/urandom > /tmp/r && [ ! -e /dev/kvm ] && [ ! -e /dev/vda ] && echo "dev=ok"
 ls -l /proc/self/fd | grep -c -e '->' | awk '{print "fds=" ($1 <= 4)}'
+echo "ports=$(cat /proc/sys/net/ipv4/ip_unprivileged_port_start)"
 echo "out" >&2
 exit 7
 "#;
@@ -224,6 +226,7 @@ async fn a_pod_sees_only_its_own_world_and_its_end_is_recorded() {
         "tmp=ok\n",
         "dev=ok\n",
         "fds=1\n",
+        "ports=0\n",
         "out\n",
     ] {
         assert!(log.contains(expected), "missing {expected:?} in\n{log}");

@@ -1,0 +1,288 @@
+//! From a pod's spec to what pod-init does. Pure; volumes and references have been resolved before.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Component, Path, PathBuf};
+
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+
+use crate::config::DEVICE_RESOURCES;
+use crate::records::{InitPlan, MountPlan};
+use crate::resources;
+
+/// KubeVirt's user, the default of every launcher.
+const DEFAULT_ID: i64 = 107;
+const IMAGE_NAME: &str = "ferrovirt-launcher";
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What the node adds to the spec.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resolved<'a> {
+    pub launcher: &'a Path,
+    pub staging: &'a Path,
+    pub netns: &'a Path,
+    pub cgroup_procs: Vec<PathBuf>,
+    pub pod_ips: &'a [IpAddr],
+    /// The host's, to start from.
+    pub resolv_conf: &'a str,
+    /// Environment of the container with every reference resolved, in order.
+    pub env: Vec<(String, String)>,
+    /// Host directory (or file) of each volume.
+    pub volumes: &'a BTreeMap<String, VolumeSource>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeSource {
+    pub path: PathBuf,
+    pub read_only: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    pub uid: u32,
+    pub gid: u32,
+    pub fs_group: Option<u32>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SpecError {
+    #[error(
+        "embedded mode runs only Ferrovirt's own image {IMAGE_NAME:?}, not {0:?}; run other workloads on a Kubernetes cluster"
+    )]
+    ForeignImage(String),
+    #[error("embedded mode runs pods with one container; this one has {0}")]
+    Containers(usize),
+    #[error("embedded mode does not support {0} in a pod")]
+    Unsupported(&'static str),
+    #[error("containers never run as root in embedded mode")]
+    Root,
+    #[error("the volume mount {0:?} names no volume of the pod")]
+    UnknownVolume(String),
+    #[error("{0:?} is not an absolute path without '..'")]
+    Path(String),
+    #[error("the sysctl {0:?} is not one of a network namespace")]
+    Sysctl(String),
+}
+
+/// The pod's one container, if this runtime can run the pod at all.
+pub fn container(pod: &Pod) -> Result<&Container, SpecError> {
+    let spec = pod.spec.as_ref().ok_or(SpecError::Containers(0))?;
+    for container in spec.containers.iter().chain(spec.init_containers.iter().flatten()) {
+        let image = container.image.as_deref().unwrap_or_default();
+        if !is_own_image(image) {
+            return Err(SpecError::ForeignImage(image.to_owned()));
+        }
+    }
+    let [container] = spec.containers.as_slice() else {
+        return Err(SpecError::Containers(spec.containers.len()));
+    };
+    let refusals = [
+        (spec.init_containers.as_ref().is_some_and(|list| !list.is_empty()), "initContainers"),
+        (spec.host_network == Some(true), "hostNetwork"),
+        (spec.host_pid == Some(true), "hostPID"),
+        (spec.host_ipc == Some(true), "hostIPC"),
+        (container.env_from.as_ref().is_some_and(|list| !list.is_empty()), "envFrom"),
+        (container.volume_devices.as_ref().is_some_and(|list| !list.is_empty()), "volumeDevices"),
+        (container.security_context.as_ref().is_some_and(|context| context.privileged == Some(true)), "privileged"),
+    ];
+    if let Some((_, what)) = refusals.iter().find(|(refused, _)| *refused) {
+        return Err(SpecError::Unsupported(what));
+    }
+    identity(spec, container)?;
+    Ok(container)
+}
+
+pub fn identity(spec: &PodSpec, container: &Container) -> Result<Identity, SpecError> {
+    let pod = spec.security_context.as_ref();
+    let own = container.security_context.as_ref();
+    let uid = own.and_then(|c| c.run_as_user).or(pod.and_then(|c| c.run_as_user)).unwrap_or(DEFAULT_ID);
+    let gid = own.and_then(|c| c.run_as_group).or(pod.and_then(|c| c.run_as_group)).unwrap_or(uid);
+    let fs_group = pod.and_then(|c| c.fs_group).and_then(|group| u32::try_from(group).ok());
+    let valid = |id: i64| u32::try_from(id).ok().filter(|id| *id != 0).ok_or(SpecError::Root);
+    Ok(Identity { uid: valid(uid)?, gid: valid(gid)?, fs_group })
+}
+
+pub fn hostname(pod: &Pod) -> String {
+    let chosen = pod.spec.as_ref().and_then(|spec| spec.hostname.clone()).filter(|name| !name.is_empty());
+    let mut name = chosen.or_else(|| pod.metadata.name.clone()).unwrap_or_default();
+    name.truncate(63);
+    name.trim_end_matches(['-', '.']).to_owned()
+}
+
+pub fn plan(pod: &Pod, resolved: &Resolved<'_>) -> Result<InitPlan, SpecError> {
+    let container = container(pod)?;
+    let spec = pod.spec.clone().unwrap_or_default();
+    let identity = identity(&spec, container)?;
+    let hostname = hostname(pod);
+    let uid = pod.metadata.uid.clone().unwrap_or_default();
+
+    let mut env = vec![
+        ("PATH".to_owned(), DEFAULT_PATH.to_owned()),
+        ("HOSTNAME".to_owned(), hostname.clone()),
+        ("HOME".to_owned(), "/home/qemu".to_owned()),
+    ];
+    for (name, value) in &resolved.env {
+        let value = expand(value, &env);
+        match env.iter_mut().find(|(known, _)| known == name) {
+            Some(slot) => slot.1 = value,
+            None => env.push((name.clone(), value)),
+        }
+    }
+    let command = container.command.iter().flatten().chain(container.args.iter().flatten());
+    let mut command: Vec<String> = command.map(|word| expand(word, &env)).collect();
+    if container.command.as_ref().is_none_or(Vec::is_empty) {
+        // The image's entry point.
+        command.insert(0, crate::rootfs::LAUNCHER_PATH.to_owned());
+    }
+    let security = spec.security_context.clone().unwrap_or_default();
+    let mut sysctls = Vec::new();
+    for sysctl in security.sysctls.iter().flatten() {
+        if !sysctl.name.starts_with("net.") || sysctl.name.contains(['/', '\0']) || sysctl.name.contains("..") {
+            return Err(SpecError::Sysctl(sysctl.name.clone()));
+        }
+        sysctls.push((sysctl.name.clone(), sysctl.value.clone()));
+    }
+    let groups = security.supplemental_groups.iter().flatten().filter_map(|group| u32::try_from(*group).ok());
+    let devices = DEVICE_RESOURCES.iter().filter(|(resource, _)| resources::asks_for(&spec, resource));
+    Ok(InitPlan {
+        container: container.name.clone(),
+        netns: resolved.netns.to_owned(),
+        cgroup_procs: resolved.cgroup_procs.clone(),
+        staging: resolved.staging.to_owned(),
+        launcher: resolved.launcher.to_owned(),
+        command,
+        working_dir: container.working_dir.as_deref().filter(|dir| !dir.is_empty()).unwrap_or("/").into(),
+        env,
+        uid: identity.uid,
+        gid: identity.gid,
+        groups: identity.fs_group.into_iter().chain(groups).filter(|group| *group != 0).collect(),
+        devices: devices.map(|(_, path)| PathBuf::from(path)).collect(),
+        mounts: mounts(container, resolved.volumes)?,
+        sysctls,
+        files: files(pod, &spec, &identity, &hostname, resolved),
+        pod_uid: uid,
+        hostname,
+    })
+}
+
+/// Any registry, any tag: the name is what counts.
+pub fn is_own_image(image: &str) -> bool {
+    let name = image.split('@').next().unwrap_or_default();
+    let name = name.rsplit('/').next().unwrap_or_default();
+    name.split(':').next() == Some(IMAGE_NAME)
+}
+
+/// Kubernetes' `$(NAME)` with `$$` as the escape; unknown names stay as they are.
+pub fn expand(text: &str, env: &[(String, String)]) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        out.push_str(rest.get(..at).unwrap_or_default());
+        let tail = rest.get(at + 1..).unwrap_or_default();
+        if let Some(after) = tail.strip_prefix('$') {
+            out.push('$');
+            rest = after;
+        } else if let Some((name, after)) = tail.strip_prefix('(').and_then(|tail| tail.split_once(')')) {
+            match env.iter().find(|(known, _)| known == name) {
+                Some((_, value)) => out.push_str(value),
+                None => {
+                    out.push_str("$(");
+                    out.push_str(name);
+                    out.push(')');
+                }
+            }
+            rest = after;
+        } else {
+            out.push('$');
+            rest = tail;
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+fn mounts(container: &Container, volumes: &BTreeMap<String, VolumeSource>) -> Result<Vec<MountPlan>, SpecError> {
+    let mut out = Vec::new();
+    for mount in container.volume_mounts.iter().flatten() {
+        let volume = volumes.get(&mount.name).ok_or_else(|| SpecError::UnknownVolume(mount.name.clone()))?;
+        let target = PathBuf::from(&mount.mount_path);
+        let plain = target.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+        if !target.is_absolute() || !plain {
+            return Err(SpecError::Path(mount.mount_path.clone()));
+        }
+        if mount.sub_path_expr.is_some() {
+            return Err(SpecError::Unsupported("subPathExpr"));
+        }
+        out.push(MountPlan {
+            source: volume.path.clone(),
+            sub_path: mount.sub_path.clone().filter(|path| !path.is_empty()).map(PathBuf::from),
+            target,
+            read_only: volume.read_only || mount.read_only == Some(true),
+            follow_host: mount.mount_propagation.as_deref().is_some_and(|kind| kind != "None"),
+        });
+    }
+    // A directory before what is mounted inside it; mounts at the same depth keep their order.
+    out.sort_by_key(|mount| mount.target.components().count());
+    Ok(out)
+}
+
+fn files(
+    pod: &Pod,
+    spec: &PodSpec,
+    identity: &Identity,
+    hostname: &str,
+    resolved: &Resolved<'_>,
+) -> Vec<(PathBuf, String)> {
+    let Identity { uid, gid, .. } = identity;
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+    let mut hosts = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n".to_owned();
+    let subdomain = spec.subdomain.as_deref().filter(|name| !name.is_empty());
+    for ip in resolved.pod_ips {
+        let full = subdomain.map(|name| format!("{hostname}.{name}.{namespace}.svc.cluster.local\t"));
+        hosts.push_str(&format!("{ip}\t{}{hostname}\n", full.unwrap_or_default()));
+    }
+    let file = |path: &str, content: String| (PathBuf::from(path), content);
+    vec![
+        file(
+            "/etc/passwd",
+            format!(
+                "root:x:0:0:root:/root:/usr/sbin/nologin\nqemu:x:{uid}:{gid}:qemu:/home/qemu:/usr/sbin/nologin\n\
+                 nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+            ),
+        ),
+        file("/etc/group", format!("root:x:0:\ntty:x:5:\nqemu:x:{gid}:\nnogroup:x:65534:\n")),
+        file("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n".to_owned()),
+        file("/etc/hosts", hosts),
+        file("/etc/hostname", format!("{hostname}\n")),
+        file("/etc/resolv.conf", resolv_conf(spec, resolved.resolv_conf)),
+        file("/etc/machine-id", format!("{}\n", pod.metadata.uid.as_deref().unwrap_or_default().replace('-', ""))),
+    ]
+}
+
+/// The host's, unless the pod says `None`, and what the pod adds.
+fn resolv_conf(spec: &PodSpec, host: &str) -> String {
+    let config = spec.dns_config.clone().unwrap_or_default();
+    let mut out = match spec.dns_policy.as_deref() {
+        Some("None") => String::new(),
+        _ => host.to_owned(),
+    };
+    if !out.is_empty() && !out.ends_with('\n') {
+        out.push('\n');
+    }
+    for server in config.nameservers.iter().flatten() {
+        out.push_str(&format!("nameserver {server}\n"));
+    }
+    let searches = config.searches.unwrap_or_default();
+    if !searches.is_empty() {
+        out.push_str(&format!("search {}\n", searches.join(" ")));
+    }
+    for option in config.options.iter().flatten() {
+        let value = option.value.as_ref().map(|value| format!(":{value}")).unwrap_or_default();
+        out.push_str(&format!("options {}{value}\n", option.name.as_deref().unwrap_or_default()));
+    }
+    out
+}
+
+#[cfg(test)]
+#[path = "podspec_tests.rs"]
+mod tests;
