@@ -42,6 +42,8 @@ impl Log {
         let mut file = files.open(&segment_name(tail.sequence))?;
         file.set_len(tail.len)?;
         file.sync()?;
+        // A process that died in between may have left a rename that is not durable yet; what it replaced is removed next.
+        files.sync_dir()?;
         Ok(Self {
             files,
             file,

@@ -81,11 +81,14 @@ struct Batch<M> {
     /// For each commit that succeeds: where its changes end.
     ends: Vec<usize>,
     /// What the round has changed so far; later requests are checked against it.
-    overlay: HashMap<(Arc<str>, Key), Option<Arc<Entry<M>>>>,
+    overlay: Overlay<M>,
     answers: Vec<(Asker<M>, Outcome<M>)>,
     bytes: u64,
     sync: bool,
 }
+
+/// By resource and key; `None` is removed.
+type Overlay<M> = HashMap<(Arc<str>, Key), Option<Arc<Entry<M>>>>;
 
 enum Outcome<M> {
     Done(Vec<Arc<Entry<M>>>),
@@ -182,6 +185,8 @@ impl<M: Send + Sync + 'static> Writer<M> {
                 self.counters
                     .commits
                     .fetch_add(batch.changes.len() as u64, Relaxed);
+                // Before the answers, so that whoever has one finds its write counted.
+                self.count();
                 let touched = self.tables.apply(batch.changes);
                 for (answer, outcome) in batch.answers {
                     // Who does not wait any more does not need the answer.
@@ -277,6 +282,10 @@ impl<M: Send + Sync + 'static> Writer<M> {
         {
             self.start_compaction();
         }
+        self.count();
+    }
+
+    fn count(&self) {
         self.counters.log_bytes.store(self.log.total(), Relaxed);
         self.counters.live_bytes.store(self.live_bytes, Relaxed);
         self.counters.fsyncs.store(self.log.fsyncs, Relaxed);

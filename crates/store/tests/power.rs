@@ -91,7 +91,9 @@ async fn run(seed: u64) {
             .map(|(name, text)| (name, Some(text)))
             .collect();
         known.possible.clear();
-        disk.light_fuse(random.below(120));
+        // Short ones for what happens at opening, long ones for rotation and compaction.
+        let longest = [8, 120][random.below(2) as usize];
+        disk.light_fuse(random.below(longest));
         for step in 0..200 {
             let word = format!("r{round}s{step}");
             let name = format!("k{}", random.below(6));
@@ -156,6 +158,11 @@ async fn run(seed: u64) {
                 }
             }
         }
-        disk.power_cut(&mut random);
+        // What a reader has seen after the crash of a process must not go away with the power.
+        if random.below(3) == 0 {
+            disk.process_crash();
+        } else {
+            disk.power_cut(&mut random);
+        }
     }
 }

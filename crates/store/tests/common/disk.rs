@@ -90,6 +90,14 @@ impl Disk {
         self.lock().fuse = Some(operations);
     }
 
+    /// Only the process ends: the system still has what was not synced, and may lose it later.
+    pub fn process_crash(&self) {
+        let mut state = self.lock();
+        state.boot += 1;
+        state.cut = false;
+        state.fuse = None;
+    }
+
     /// The power fails, if it did not yet, and comes back.
     pub fn power_cut(&self, random: &mut Random) {
         let mut state = self.lock();
