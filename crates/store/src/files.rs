@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// A flat directory of files. Creating, renaming and removing are durable after [`Files::sync_dir`].
@@ -40,10 +40,7 @@ const LOCK: &str = "LOCK";
 impl DirFiles {
     /// Creates the directory (mode 0700) if need be. `Ok(None)`: somebody else has it open.
     pub fn lock(dir: &Path) -> io::Result<Option<Self>> {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(dir)?;
+        create_private(dir)?;
         let lock = OpenOptions::new()
             .create(true)
             .truncate(false)
@@ -118,6 +115,29 @@ impl Files for DirFiles {
     fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
+}
+
+/// The objects may be secrets: nobody else may look, also where the directory was there before.
+fn create_private(dir: &Path) -> io::Result<()> {
+    let missing: Vec<_> = dir
+        .ancestors()
+        .take_while(|path| !path.as_os_str().is_empty() && !path.exists())
+        .collect();
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)?;
+    for path in missing {
+        let parent = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
+        rustix::fs::fsync(File::open(parent)?)?;
+    }
+    if fs::metadata(dir)?.permissions().mode() & 0o077 != 0 {
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(())
 }
 
 struct DiskFile(File);

@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::os::unix::fs::PermissionsExt;
+
 use common::*;
 use ferrovirt_store::{Expect, OpenError, Options, fsck, restore};
 
@@ -203,19 +205,24 @@ async fn compaction_keeps_the_log_near_the_live_data() {
 }
 
 #[tokio::test]
-async fn one_process_at_a_time() {
+async fn one_process_at_a_time_and_nobody_else_looks() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("store");
-    let (store, _) = Db::open(&path, Options::default()).unwrap();
-    assert!(matches!(
-        Db::open(&path, Options::default()),
-        Err(OpenError::Locked { .. })
-    ));
-    store.close().await;
-    let mode =
-        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
-    assert_eq!(mode & 0o777, 0o700);
-    Db::open(&path, Options::default()).unwrap();
+    let loose = dir.path().join("loose");
+    std::fs::create_dir(&loose).unwrap();
+    std::fs::set_permissions(&loose, std::fs::Permissions::from_mode(0o755)).unwrap();
+    for path in [dir.path().join("deep/er"), loose] {
+        let (store, _) = Db::open(&path, Options::default()).unwrap();
+        assert!(matches!(
+            Db::open(&path, Options::default()),
+            Err(OpenError::Locked { .. })
+        ));
+        store.close().await;
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o700
+        );
+        Db::open(&path, Options::default()).unwrap();
+    }
 }
 
 #[tokio::test]
