@@ -52,6 +52,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod apply;
 pub mod cause;
 pub mod duration;
 pub mod patch;

@@ -77,7 +77,7 @@ fn merge(document: &mut Value, patch: &Value) {
 }
 
 /// How deep a value nests. Stops counting past the limit, and so never recurses deeper than that.
-fn depth(value: &Value, above: usize) -> usize {
+pub(crate) fn depth(value: &Value, above: usize) -> usize {
     if above > MAX_DEPTH {
         return above;
     }
