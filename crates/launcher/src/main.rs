@@ -1,1 +1,141 @@
-fn main() {}
+//! The launcher's command line. See the library for what is inside.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand};
+use ferrovirt_launcher::runtime::{self, LibvirtRuntime};
+use ferrovirt_launcher::{probe, run, selftest};
+
+#[derive(Parser)]
+#[command(
+    name = "ferrovirt-launcher",
+    version,
+    about = "Runs one virtual machine"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run one machine, as told over the socket
+    Run {
+        #[command(flatten)]
+        libvirt: Libvirt,
+        /// Directory of the launcher's socket
+        #[arg(long, default_value = "/var/run/kubevirt/sockets")]
+        socket_dir: PathBuf,
+        /// Seconds to wait for a release after the machine has stopped
+        #[arg(long, default_value_t = 60)]
+        exit_timeout: u64,
+        /// Milliseconds to wait for a client after the machine has stopped and nobody is connected
+        #[arg(long, default_value_t = 2000)]
+        linger: u64,
+    },
+    /// Print what the hypervisors of this image can do here, as JSON
+    Probe {
+        /// Directory of libvirt's sockets, state and caches
+        #[arg(long, default_value = "/var/run/libvirt")]
+        libvirt_dir: PathBuf,
+        /// Leave libvirt's cache files here, for --capabilities-cache
+        #[arg(long)]
+        out: Option<PathBuf>,
+    },
+    /// Start and stop a tiny machine, and print how long each step took
+    Selftest {
+        #[command(flatten)]
+        libvirt: Libvirt,
+    },
+}
+
+#[derive(Args)]
+struct Libvirt {
+    /// Hypervisor of this launcher
+    #[arg(long, default_value = "qemu-kvm", value_parser = find_runtime)]
+    hypervisor: &'static dyn LibvirtRuntime,
+    /// Directory of libvirt's sockets, state and caches
+    #[arg(long, default_value = "/var/run/libvirt")]
+    libvirt_dir: PathBuf,
+    /// Directory that `probe --out` made
+    #[arg(long)]
+    capabilities_cache: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_max_level(tracing::Level::INFO)
+        .with_ansi(false)
+        .init();
+    // One launcher per machine: a thread, a small pool for libvirt's blocking calls, and small stacks.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(4)
+        .thread_stack_size(256 * 1024)
+        .thread_keep_alive(Duration::from_secs(1))
+        .build()
+        .context("cannot start the async runtime");
+    let result = runtime.and_then(|runtime| {
+        let code = runtime.block_on(execute(cli.command));
+        // A call into a hung daemon must not keep us from exiting.
+        runtime.shutdown_background();
+        code
+    });
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn execute(command: Command) -> anyhow::Result<u8> {
+    match command {
+        Command::Run {
+            libvirt,
+            socket_dir,
+            exit_timeout,
+            linger,
+        } => {
+            run::run(run::Options {
+                runtime: libvirt.hypervisor,
+                socket_dir,
+                libvirt_dir: libvirt.libvirt_dir,
+                capabilities: libvirt.capabilities_cache,
+                linger: Duration::from_millis(linger),
+                exit_timeout: Duration::from_secs(exit_timeout),
+            })
+            .await
+        }
+        Command::Probe { libvirt_dir, out } => {
+            let report = probe::probe(&libvirt_dir, out.as_deref()).await?;
+            println!("{}", serde_json::to_string_pretty(&report)?);
+            Ok(0)
+        }
+        Command::Selftest { libvirt } => {
+            selftest::selftest(
+                libvirt.hypervisor,
+                &libvirt.libvirt_dir,
+                libvirt.capabilities_cache.as_deref(),
+            )
+            .await?;
+            Ok(0)
+        }
+    }
+}
+
+fn find_runtime(name: &str) -> Result<&'static dyn LibvirtRuntime, String> {
+    runtime::by_name(name).ok_or_else(|| {
+        let known: Vec<_> = runtime::all()
+            .iter()
+            .map(|runtime| runtime.name())
+            .collect();
+        format!("known hypervisors: {}", known.join(", "))
+    })
+}

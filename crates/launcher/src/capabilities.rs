@@ -1,0 +1,230 @@
+//! What libvirt's XML says, in the few places where the launcher needs to know.
+
+use quick_xml::Reader;
+use quick_xml::events::{BytesStart, Event};
+use serde::Serialize;
+
+/// What `probe` prints.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// As the kernel spells it.
+    pub arch: String,
+    pub libvirt_version: String,
+    pub hypervisors: Vec<HypervisorReport>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HypervisorReport {
+    /// Key of the registry, such as `qemu-kvm`.
+    pub name: String,
+    pub version: String,
+    pub virt_types: Vec<VirtTypeReport>,
+}
+
+/// What one virtualization type offers; a type that does not work here is left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VirtTypeReport {
+    #[serde(rename = "type")]
+    pub virt_type: String,
+    pub emulator: String,
+    /// The machine type behind the default alias.
+    pub default_machine: String,
+    pub machine_types: Vec<String>,
+    pub max_vcpus: u32,
+    /// What the host's CPU looks like to a guest with `host-model`.
+    pub host_model: Option<String>,
+    pub cpu_models: Vec<CpuModel>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct CpuModel {
+    pub name: String,
+    /// Whether the host's CPU can run it.
+    pub usable: bool,
+}
+
+/// Virtualization type and machine type of a running domain.
+pub fn domain_facts(xml: &str) -> (Option<String>, Option<String>) {
+    let (mut virt_type, mut machine) = (None, None);
+    walk(xml, |path, start, _| match path {
+        ["domain"] => virt_type = attribute(start, "type"),
+        ["domain", "os", "type"] => machine = attribute(start, "machine"),
+        _ => {}
+    });
+    (virt_type, machine)
+}
+
+/// Host architecture and the machine types per guest architecture that is the host's own.
+pub fn host_capabilities(xml: &str) -> (String, Vec<String>) {
+    let mut arch = String::new();
+    let mut machines = Vec::new();
+    let mut guest_arch = None;
+    walk(xml, |path, start, text| match (path, text) {
+        (["capabilities", "host", "cpu", "arch"], Some(text)) => arch = text.to_owned(),
+        (["capabilities", "guest", "arch"], None) => guest_arch = attribute(start, "name"),
+        (["capabilities", "guest", "arch", "machine"], Some(text))
+            if guest_arch.as_deref() == Some(arch.as_str()) =>
+        {
+            machines.push(text.to_owned());
+        }
+        _ => {}
+    });
+    machines.sort();
+    machines.dedup();
+    (arch, machines)
+}
+
+/// The part of the domain capabilities that is about one virtualization type.
+pub fn domain_capabilities(xml: &str) -> VirtTypeReport {
+    let mut report = VirtTypeReport::default();
+    let mut mode = None;
+    walk(xml, |path, start, text| match (path, text) {
+        (["domainCapabilities", "path"], Some(text)) => report.emulator = text.to_owned(),
+        (["domainCapabilities", "domain"], Some(text)) => report.virt_type = text.to_owned(),
+        (["domainCapabilities", "machine"], Some(text)) => report.default_machine = text.to_owned(),
+        (["domainCapabilities", "vcpu"], None) => {
+            report.max_vcpus = attribute(start, "max")
+                .and_then(|max| max.parse().ok())
+                .unwrap_or(0);
+        }
+        (["domainCapabilities", "cpu", "mode"], None) => mode = attribute(start, "name"),
+        (["domainCapabilities", "cpu", "mode", "model"], Some(text)) => match mode.as_deref() {
+            Some("host-model") => report.host_model = Some(text.to_owned()),
+            Some("custom") => report.cpu_models.push(CpuModel {
+                name: text.to_owned(),
+                usable: attribute(start, "usable").as_deref() == Some("yes"),
+            }),
+            _ => {}
+        },
+        _ => {}
+    });
+    report
+}
+
+/// `9000000` as `9.0.0`.
+pub fn version_text(version: u64) -> String {
+    format!(
+        "{}.{}.{}",
+        version / 1_000_000,
+        version / 1_000 % 1_000,
+        version % 1_000
+    )
+}
+
+/// Calls `visit` once per element when it starts, and again with its text if it has one. A document that breaks off is
+/// read as far as it goes: these are libvirt's own words about itself.
+fn walk(xml: &str, mut visit: impl FnMut(&[&str], &BytesStart<'_>, Option<&str>)) {
+    let mut reader = Reader::from_str(xml);
+    let mut stack: Vec<(String, BytesStart<'static>)> = Vec::new();
+    loop {
+        match reader.read_event() {
+            Ok(Event::Start(start)) => {
+                stack.push((name_of(&start), start.into_owned()));
+                visit_top(&stack, &mut visit, None);
+            }
+            Ok(Event::Empty(start)) => {
+                stack.push((name_of(&start), start.into_owned()));
+                visit_top(&stack, &mut visit, None);
+                stack.pop();
+            }
+            Ok(Event::Text(text)) => {
+                let text = text.trim().to_owned();
+                if !text.is_empty() {
+                    visit_top(&stack, &mut visit, Some(&text));
+                }
+            }
+            Ok(Event::End(_)) => {
+                stack.pop();
+            }
+            Ok(Event::Eof) | Err(_) => return,
+            Ok(_) => {}
+        }
+    }
+}
+
+fn visit_top(
+    stack: &[(String, BytesStart<'static>)],
+    visit: &mut impl FnMut(&[&str], &BytesStart<'_>, Option<&str>),
+    text: Option<&str>,
+) {
+    let path: Vec<&str> = stack.iter().map(|(name, _)| name.as_str()).collect();
+    if let Some((_, start)) = stack.last() {
+        visit(&path, start, text);
+    }
+}
+
+fn name_of(start: &BytesStart<'_>) -> String {
+    start.name().as_ref().to_owned()
+}
+
+fn attribute(start: &BytesStart<'_>, name: &str) -> Option<String> {
+    let attribute = start.try_get_attribute(name).ok()??;
+    Some(attribute.value.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_of_a_domain() {
+        let xml = "<domain type='kvm' id='1'><name>x</name><os><type arch='x86_64' machine='pc-q35-7.2'>hvm</type></os></domain>";
+        assert_eq!(
+            domain_facts(xml),
+            (Some("kvm".into()), Some("pc-q35-7.2".into()))
+        );
+        assert_eq!(domain_facts("<domain"), (None, None));
+    }
+
+    #[test]
+    fn machine_types_of_the_own_architecture() {
+        let xml = "<capabilities><host><cpu><arch>x86_64</arch></cpu></host>\
+            <guest><arch name='i686'><machine maxCpus='1'>isapc</machine></arch></guest>\
+            <guest><arch name='x86_64'><machine>q35</machine><machine>pc</machine><domain type='qemu'/></arch></guest>\
+            </capabilities>";
+        assert_eq!(
+            host_capabilities(xml),
+            ("x86_64".into(), vec!["pc".into(), "q35".into()])
+        );
+    }
+
+    #[test]
+    fn capabilities_of_a_virtualization_type() {
+        let xml = "<domainCapabilities><path>/usr/bin/qemu</path><domain>kvm</domain><machine>pc-1</machine>\
+            <vcpu max='255'/><cpu><mode name='host-model' supported='yes'><model fallback='forbid'>EPYC</model></mode>\
+            <mode name='custom' supported='yes'><model usable='yes'>qemu64</model><model usable='no'>Denverton</model></mode>\
+            </cpu></domainCapabilities>";
+        let report = domain_capabilities(xml);
+        assert_eq!(report.host_model.as_deref(), Some("EPYC"));
+        assert_eq!(
+            (
+                report.max_vcpus,
+                report.emulator.as_str(),
+                report.virt_type.as_str()
+            ),
+            (255, "/usr/bin/qemu", "kvm")
+        );
+        assert_eq!(
+            report.cpu_models,
+            [
+                CpuModel {
+                    name: "qemu64".into(),
+                    usable: true
+                },
+                CpuModel {
+                    name: "Denverton".into(),
+                    usable: false
+                }
+            ]
+        );
+    }
+
+    #[test]
+    fn versions_are_readable() {
+        assert_eq!(version_text(9_000_000), "9.0.0");
+        assert_eq!(version_text(7_002_022), "7.2.22");
+    }
+}

@@ -1,0 +1,276 @@
+//! The domain in libvirt, and the task that keeps a daemon running for it.
+//!
+//! The daemon is started before anybody asks for a machine, because that is time a machine need not wait for. If it dies,
+//! the hypervisor keeps running: a new daemon finds it again from its state files, and the state is read anew.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ferrovirt_libvirt::{
+    Connection, Domain, DomainState, ErrorCode, EventKind, Events, Lifecycle, ShutdownMode, Start,
+    StopDetail, SuspendDetail,
+};
+use ferrovirt_machine::protocol::{PauseReason, StopReason};
+use tokio::sync::{mpsc, watch};
+
+use super::{Action, Backend, DomainError, DomainEvent, NewDomain, Observed, Started};
+use crate::capabilities::domain_facts;
+use crate::owner::chain;
+use crate::process::Children;
+use crate::runtime::{Daemon, DaemonError, Dirs, LibvirtRuntime};
+
+/// How long a request waits for a daemon that restarts.
+const DAEMON_WAIT: Duration = Duration::from_secs(20);
+const RESTART_FIRST: Duration = Duration::from_millis(50);
+const RESTART_MOST: Duration = Duration::from_secs(5);
+
+#[derive(Clone)]
+pub struct LibvirtBackend {
+    link: watch::Receiver<Link>,
+    name: Arc<Mutex<Option<String>>>,
+}
+
+/// The way to the daemon, or why there is none.
+#[derive(Debug, Clone)]
+enum Link {
+    Up(Connection),
+    Down(String),
+}
+
+/// What the daemon task needs to know.
+pub struct Supervisor {
+    pub children: Children,
+    pub runtime: &'static dyn LibvirtRuntime,
+    pub dirs: Dirs,
+    pub capabilities: Option<PathBuf>,
+}
+
+impl LibvirtBackend {
+    /// Starts the daemon in the background.
+    pub fn run(supervisor: Supervisor, events: mpsc::UnboundedSender<DomainEvent>) -> Self {
+        let (sender, link) = watch::channel(Link::Down("it starts".into()));
+        let name = Arc::new(Mutex::new(None));
+        tokio::spawn(supervise(supervisor, sender, events, name.clone()));
+        Self { link, name }
+    }
+
+    /// The name of the domain, once it was defined.
+    pub fn domain_name(&self) -> Option<String> {
+        name_of(&self.name)
+    }
+
+    async fn connection(&self) -> Result<Connection, DomainError> {
+        let mut link = self.link.clone();
+        let up = tokio::time::timeout(
+            DAEMON_WAIT,
+            link.wait_for(|link| matches!(link, Link::Up(_))),
+        )
+        .await;
+        if let Ok(Ok(link)) = up
+            && let Link::Up(connection) = &*link
+        {
+            return Ok(connection.clone());
+        }
+        match &*self.link.borrow() {
+            Link::Up(connection) => Ok(connection.clone()),
+            Link::Down(why) => Err(DomainError::NoDaemon(why.clone())),
+        }
+    }
+
+    async fn domain(&self) -> Result<Domain, DomainError> {
+        let name = name_of(&self.name).ok_or(DomainError::NoDomain)?;
+        Ok(self.connection().await?.domain_by_name(&name).await?)
+    }
+}
+
+impl Backend for LibvirtBackend {
+    async fn start(&self, new: NewDomain) -> Result<Started, DomainError> {
+        let connection = self.connection().await?;
+        let domain = connection.define(&new.xml).await?;
+        *self.name.lock().unwrap_or_else(PoisonError::into_inner) = Some(domain.name().to_owned());
+        let how = if new.paused {
+            Start::Paused
+        } else {
+            Start::Running
+        };
+        domain.create(how).await?;
+        // The machine runs; not knowing what libvirt chose must not fail it.
+        let (virt_type, machine_type) = match domain.xml_desc().await {
+            Ok(xml) => domain_facts(&xml),
+            Err(_) => (None, None),
+        };
+        Ok(Started {
+            virt_type,
+            machine_type,
+            paused: new.paused,
+        })
+    }
+
+    async fn act(&self, action: Action) -> Result<String, DomainError> {
+        let domain = self.domain().await?;
+        match action {
+            Action::Shutdown => domain.shutdown(ShutdownMode::Acpi).await?,
+            Action::ShutdownPaused => {
+                domain.shutdown(ShutdownMode::Acpi).await?;
+                domain.resume().await?;
+            }
+            Action::Destroy => match domain.destroy().await {
+                // It ended between the decision and now.
+                Err(error) if error.code() == Some(ErrorCode::OperationInvalid) => {}
+                result => result?,
+            },
+            Action::Suspend => domain.suspend().await?,
+            Action::Resume => domain.resume().await?,
+            Action::Reset => domain.reset().await?,
+            Action::Reboot => domain.reboot(ShutdownMode::Acpi).await?,
+            Action::Xml => return Ok(domain.xml_desc().await?),
+        }
+        Ok(String::new())
+    }
+}
+
+async fn supervise(
+    supervisor: Supervisor,
+    link: watch::Sender<Link>,
+    events: mpsc::UnboundedSender<DomainEvent>,
+    name: Arc<Mutex<Option<String>>>,
+) {
+    let Supervisor {
+        children,
+        runtime,
+        dirs,
+        capabilities,
+    } = &supervisor;
+    if let Err(error) = runtime.setup(dirs, capabilities.as_deref()) {
+        // The daemon will say more about what is missing.
+        tracing::error!(%error, dir = %dirs.base().display(), "cannot write the configuration of libvirt");
+        link.send_replace(Link::Down(format!(
+            "cannot write its configuration: {error}"
+        )));
+    }
+    let mut pause = RESTART_FIRST;
+    loop {
+        match up(children, *runtime, dirs).await {
+            Ok((mut daemon, connection, mut stream)) => {
+                pause = RESTART_FIRST;
+                if let Some(name) = name_of(&name) {
+                    observe(&connection, &name, &events).await;
+                }
+                tracing::info!(pid = daemon.pid(), "connected to libvirt");
+                link.send_replace(Link::Up(connection));
+                let why = follow(&mut daemon, &mut stream, &events).await;
+                tracing::warn!(why, "lost the libvirt daemon");
+                link.send_replace(Link::Down(why.clone()));
+                let _ = events.send(DomainEvent::DaemonLost(why));
+            }
+            Err(error) => {
+                let why = chain(&error);
+                tracing::error!(error = why, "libvirt does not start");
+                link.send_replace(Link::Down(why));
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RESTART_MOST);
+            }
+        }
+    }
+}
+
+async fn up(
+    children: &Children,
+    runtime: &dyn LibvirtRuntime,
+    dirs: &Dirs,
+) -> Result<(Daemon, Connection, Events), DaemonError> {
+    let (daemon, connection) = Daemon::start(children, runtime, dirs).await?;
+    let events = connection.subscribe().await.map_err(DaemonError::Connect)?;
+    Ok((daemon, connection, events))
+}
+
+/// Passes events on until the daemon is gone; returns why it is.
+async fn follow(
+    daemon: &mut Daemon,
+    stream: &mut Events,
+    events: &mpsc::UnboundedSender<DomainEvent>,
+) -> String {
+    loop {
+        tokio::select! {
+            // The last events first: a domain's end must not be lost with its daemon.
+            biased;
+            event = stream.next() => match event.map(|event| event.kind) {
+                None | Some(EventKind::Closed) => return "it closed the connection".into(),
+                Some(kind) => {
+                    if let Some(event) = translate(kind) {
+                        let _ = events.send(event);
+                    }
+                }
+            },
+            status = daemon.ended() => return status,
+        }
+    }
+}
+
+async fn observe(connection: &Connection, name: &str, events: &mpsc::UnboundedSender<DomainEvent>) {
+    let state = match connection.domain_by_name(name).await {
+        Ok(domain) => domain.state().await,
+        Err(error) => Err(error),
+    };
+    let observed = match state {
+        Ok(DomainState::Paused { reason }) => Observed::Paused(match reason {
+            DomainState::PAUSED_USER => PauseReason::User,
+            DomainState::PAUSED_IO_ERROR => PauseReason::IoError,
+            _ => PauseReason::Other,
+        }),
+        Ok(DomainState::Shutoff { reason }) => Observed::Stopped(match reason {
+            DomainState::SHUTOFF_SHUTDOWN => StopReason::GuestShutdown,
+            DomainState::SHUTOFF_DESTROYED => StopReason::Destroyed,
+            _ => StopReason::Crashed,
+        }),
+        Ok(_) => Observed::Running,
+        Err(error) if error.code() == Some(ErrorCode::NoDomain) => {
+            Observed::Stopped(StopReason::Crashed)
+        }
+        Err(error) => {
+            // The connection broke again; the next daemon will tell.
+            tracing::warn!(%error, "cannot read the state of the domain");
+            return;
+        }
+    };
+    let _ = events.send(DomainEvent::Observed(observed));
+}
+
+fn translate(kind: EventKind) -> Option<DomainEvent> {
+    Some(match kind {
+        EventKind::Lifecycle(Lifecycle::Stopped(detail)) => DomainEvent::Stopped(match detail {
+            StopDetail::Shutdown => StopReason::GuestShutdown,
+            StopDetail::Crashed | StopDetail::Failed | StopDetail::Other(_) => StopReason::Crashed,
+            StopDetail::Destroyed | StopDetail::Migrated | StopDetail::Saved => {
+                StopReason::Destroyed
+            }
+        }),
+        EventKind::Lifecycle(Lifecycle::Suspended(detail)) => {
+            DomainEvent::Suspended(match detail {
+                SuspendDetail::Paused => PauseReason::User,
+                SuspendDetail::IoError => PauseReason::IoError,
+                SuspendDetail::Migrated | SuspendDetail::Watchdog | SuspendDetail::Other(_) => {
+                    PauseReason::Other
+                }
+            })
+        }
+        EventKind::Lifecycle(Lifecycle::Resumed) => DomainEvent::Resumed,
+        EventKind::Lifecycle(Lifecycle::Crashed) => DomainEvent::Panicked,
+        EventKind::Lifecycle(_) | EventKind::Reboot | EventKind::Closed => return None,
+        EventKind::IoError {
+            path,
+            alias,
+            reason,
+            ..
+        } => DomainEvent::IoError {
+            disk: if alias.is_empty() { path } else { alias },
+            reason,
+        },
+        EventKind::Agent { connected } => DomainEvent::Agent { connected },
+    })
+}
+
+fn name_of(name: &Mutex<Option<String>>) -> Option<String> {
+    name.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}

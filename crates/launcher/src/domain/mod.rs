@@ -1,0 +1,84 @@
+//! The domain as the owner task sees it: a few deeds and a stream of events.
+//!
+//! [`Backend`] is the seam between the launcher's logic and libvirt; tests put a fake behind it.
+
+pub mod libvirt;
+
+use std::future::Future;
+
+use ferrovirt_machine::protocol::{PauseReason, StopReason};
+
+/// Carries out what `lifecycle` decided. Clones share one domain.
+pub trait Backend: Clone + Send + Sync + 'static {
+    /// Defines and starts the domain; returns when the hypervisor runs.
+    fn start(&self, domain: NewDomain)
+    -> impl Future<Output = Result<Started, DomainError>> + Send;
+
+    /// The text is empty but for [`Action::Xml`].
+    fn act(&self, action: Action) -> impl Future<Output = Result<String, DomainError>> + Send;
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewDomain {
+    pub name: String,
+    pub xml: String,
+    pub paused: bool,
+}
+
+/// What libvirt made of the XML.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Started {
+    pub virt_type: Option<String>,
+    pub machine_type: Option<String>,
+    pub paused: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Press the power button.
+    Shutdown,
+    /// Press the power button and let the CPUs run.
+    ShutdownPaused,
+    Destroy,
+    Suspend,
+    Resume,
+    Reset,
+    Reboot,
+    Xml,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DomainEvent {
+    Stopped(StopReason),
+    Suspended(PauseReason),
+    Resumed,
+    Panicked,
+    IoError {
+        disk: String,
+        reason: String,
+    },
+    Agent {
+        connected: bool,
+    },
+    /// The daemon died; the hypervisor goes on. `Observed` follows when a new daemon has found the domain.
+    DaemonLost(String),
+    Observed(Observed),
+}
+
+/// The domain's state after events may have been missed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Observed {
+    Running,
+    Paused(PauseReason),
+    Stopped(StopReason),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum DomainError {
+    #[error("libvirt refused")]
+    Libvirt(#[from] ferrovirt_libvirt::Error),
+    #[error("the libvirt daemon is not available: {0}")]
+    NoDaemon(String),
+    #[error("there is no domain yet")]
+    NoDomain,
+}

@@ -1,0 +1,34 @@
+//! The launcher: runs one virtual machine and knows nothing of Kubernetes.
+//!
+//! ```text
+//!   node agent --unix socket--> server --requests--> owner --actions--> domain (Backend) --> libvirt daemon --> QEMU
+//!                                  ^                  |  ^                  |
+//!                                  +----- state ------+  +----- events -----+
+//! ```
+//!
+//! | room | what it is for |
+//! |---|---|
+//! | [`lifecycle`] | the state machine, pure |
+//! | [`owner`] | the one task that owns the machine's state; decides when the process exits |
+//! | [`server`] | the protocol on the unix socket |
+//! | [`domain`] | deeds and events of the domain; libvirt behind a trait |
+//! | [`runtime`] | how libvirt is started, per hypervisor |
+//! | [`prepare`], [`qcow2`] | disks that must exist before the start |
+//! | [`process`] | children and zombies: this process is PID 1 |
+//! | [`logs`] | the hypervisor's output in the pod's log |
+//! | [`capabilities`], [`probe`] | what this node's hypervisors can do, found out once |
+//! | [`selftest`] | a tiny domain, timed step by step |
+
+pub mod capabilities;
+pub mod domain;
+pub mod lifecycle;
+pub mod logs;
+pub mod owner;
+pub mod prepare;
+pub mod probe;
+pub mod process;
+pub mod qcow2;
+pub mod run;
+pub mod runtime;
+pub mod selftest;
+pub mod server;

@@ -1,0 +1,417 @@
+//! What must exist before the domain can start: overlays, empty disks, made volumes, socket directories.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use ferrovirt_disks::iso::{IsoError, write_iso};
+use ferrovirt_machine::spec::{
+    CacheMode, Content, Disk, DiskFormat, DiskSource, FileContent, IoMode, MachineSpec, Preparation,
+};
+
+use crate::qcow2::{self, Backing, Qcow2Error};
+
+#[derive(Debug, thiserror::Error)]
+pub enum PrepareError {
+    #[error("cannot make {}", path.display())]
+    Make { path: PathBuf, source: io::Error },
+    #[error("cannot read {}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("cannot make a disk image")]
+    Image(#[from] Qcow2Error),
+    #[error("cannot make a volume")]
+    Volume(#[from] IsoError),
+    #[error("the content of {0} is not base64")]
+    Base64(String, #[source] base64::DecodeError),
+}
+
+/// Runs all preparations and answers what the spec left to us. Blocks.
+pub fn all(mut spec: Box<MachineSpec>) -> Result<Box<MachineSpec>, PrepareError> {
+    for preparation in &spec.prepare {
+        one(preparation)?;
+    }
+    let sockets = socket_paths(&spec);
+    for path in sockets {
+        make_parent(&path)?;
+    }
+    for disk in &mut spec.devices.disks {
+        choose_cache(disk);
+        choose_io(disk);
+    }
+    Ok(spec)
+}
+
+fn one(preparation: &Preparation) -> Result<(), PrepareError> {
+    match preparation {
+        Preparation::Overlay {
+            path,
+            backing,
+            backing_format,
+            size,
+        } => {
+            let (path, backing) = (Path::new(path), Path::new(backing));
+            let size = match size {
+                Some(size) => *size,
+                None => virtual_size(backing, *backing_format)?,
+            };
+            make_parent(path)?;
+            Ok(qcow2::create(
+                path,
+                size,
+                Some(Backing {
+                    path: backing,
+                    format: backing_format.name(),
+                }),
+            )?)
+        }
+        Preparation::EmptyDisk {
+            path,
+            format,
+            bytes,
+        } => {
+            let path = Path::new(path);
+            make_parent(path)?;
+            match format {
+                DiskFormat::Qcow2 => Ok(qcow2::create(path, *bytes, None)?),
+                DiskFormat::Raw => File::create(path)
+                    .and_then(|file| file.set_len(*bytes))
+                    .map_err(|source| PrepareError::Make {
+                        path: path.into(),
+                        source,
+                    }),
+            }
+        }
+        Preparation::SparseFile { path, bytes } => sparse_file(Path::new(path), *bytes),
+        Preparation::CloudInit { path, label, files } => {
+            let mut contents = Vec::with_capacity(files.len());
+            for file in files {
+                if let Some(bytes) = content(file)? {
+                    contents.push((file.name.clone(), bytes));
+                }
+            }
+            make_parent(Path::new(path))?;
+            Ok(write_iso(Path::new(path), label, &contents)?)
+        }
+        Preparation::ContentDisk { path, label, dir } => {
+            let mut files = Vec::new();
+            collect(Path::new(dir), "", &mut files)?;
+            make_parent(Path::new(path))?;
+            Ok(write_iso(Path::new(path), label, &files)?)
+        }
+        Preparation::Nvram { path, template } => {
+            let path = Path::new(path);
+            if path.exists() {
+                return Ok(());
+            }
+            make_parent(path)?;
+            let bytes = fs::read(template).map_err(|source| PrepareError::Read {
+                path: template.into(),
+                source,
+            })?;
+            fs::write(path, bytes).map_err(|source| PrepareError::Make {
+                path: path.into(),
+                source,
+            })
+        }
+    }
+}
+
+fn virtual_size(path: &Path, format: DiskFormat) -> Result<u64, PrepareError> {
+    match format {
+        DiskFormat::Qcow2 => Ok(qcow2::virtual_size(path)?),
+        DiskFormat::Raw => {
+            fs::metadata(path)
+                .map(|meta| meta.len())
+                .map_err(|source| PrepareError::Read {
+                    path: path.into(),
+                    source,
+                })
+        }
+    }
+}
+
+fn sparse_file(path: &Path, bytes: u64) -> Result<(), PrepareError> {
+    make_parent(path)?;
+    let made = match OpenOptions::new().write(true).create_new(true).open(path) {
+        Ok(file) => file.set_len(bytes),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    };
+    made.map_err(|source| PrepareError::Make {
+        path: path.into(),
+        source,
+    })
+}
+
+fn content(file: &FileContent) -> Result<Option<Vec<u8>>, PrepareError> {
+    match &file.content {
+        Content::Text(text) => Ok(Some(text.clone().into_bytes())),
+        Content::Base64(text) => STANDARD
+            .decode(text.trim())
+            .map(Some)
+            .map_err(|source| PrepareError::Base64(file.name.clone(), source)),
+        Content::FirstOf(paths) => {
+            for path in paths {
+                match fs::read(path) {
+                    Ok(bytes) => return Ok(Some(bytes)),
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(source) => {
+                        return Err(PrepareError::Read {
+                            path: path.into(),
+                            source,
+                        });
+                    }
+                }
+            }
+            Ok(None)
+        }
+    }
+}
+
+/// All files of a volume's directory. Volumes of secrets and config maps are links into a hidden directory that is swapped
+/// on update; links are followed, and the names that start with `..` are that machinery.
+fn collect(
+    dir: &Path,
+    prefix: &str,
+    files: &mut Vec<(String, Vec<u8>)>,
+) -> Result<(), PrepareError> {
+    let wrap = |source| PrepareError::Read {
+        path: dir.into(),
+        source,
+    };
+    let mut entries = fs::read_dir(dir)
+        .map_err(wrap)?
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(wrap)?;
+    entries.sort_by_key(std::fs::DirEntry::file_name);
+    for entry in entries {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with("..") {
+            continue;
+        }
+        let path = entry.path();
+        let name = format!("{prefix}{name}");
+        let wrap = |source| PrepareError::Read {
+            path: path.clone(),
+            source,
+        };
+        if fs::metadata(&path).map_err(wrap)?.is_dir() {
+            collect(&path, &format!("{name}/"), files)?;
+        } else {
+            files.push((name, fs::read(&path).map_err(wrap)?));
+        }
+    }
+    Ok(())
+}
+
+/// Sockets and logs that the hypervisor makes itself, in directories that it does not.
+fn socket_paths(spec: &MachineSpec) -> Vec<PathBuf> {
+    let devices = &spec.devices;
+    let serial = devices
+        .serial
+        .iter()
+        .flat_map(|serial| [Some(serial.socket.as_str()), serial.log.as_deref()]);
+    let graphics = devices
+        .graphics
+        .iter()
+        .map(|graphics| Some(graphics.socket.as_str()));
+    let channels = devices
+        .channels
+        .iter()
+        .map(|channel| channel.path.as_deref());
+    let usb = devices
+        .usb_redirections
+        .iter()
+        .map(|path| Some(path.as_str()));
+    serial
+        .chain(graphics)
+        .chain(channels)
+        .chain(usb)
+        .flatten()
+        .map(PathBuf::from)
+        .collect()
+}
+
+/// Without host cache where the storage can do that, so that memory is not used twice.
+fn choose_cache(disk: &mut Disk) {
+    if disk.cache.is_some() {
+        return;
+    }
+    let Some(path) = disk.source.path() else {
+        return;
+    };
+    let direct = OpenOptions::new()
+        .read(true)
+        .custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32)
+        .open(path);
+    disk.cache = Some(if direct.is_ok() {
+        CacheMode::None
+    } else {
+        CacheMode::Writethrough
+    });
+}
+
+/// Native asynchronous I/O pays off only where a write never has to allocate.
+fn choose_io(disk: &mut Disk) {
+    if disk.io.is_some() || disk.cache != Some(CacheMode::None) {
+        return;
+    }
+    let native = match &disk.source {
+        DiskSource::Block { .. } => true,
+        DiskSource::File { path } => {
+            fs::metadata(path).is_ok_and(|meta| meta.len() > 0 && meta.blocks() * 512 >= meta.len())
+        }
+        DiskSource::Empty {} => false,
+    };
+    if native && disk.format == DiskFormat::Raw {
+        disk.io = Some(IoMode::Native);
+    }
+}
+
+fn make_parent(path: &Path) -> Result<(), PrepareError> {
+    match path.parent() {
+        Some(parent) => fs::create_dir_all(parent).map_err(|source| PrepareError::Make {
+            path: parent.into(),
+            source,
+        }),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(path: &Path) -> String {
+        path.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn everything_is_made_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("base.raw"), vec![0; 4096]).unwrap();
+        fs::write(at("template"), b"vars").unwrap();
+        fs::create_dir_all(at("secret/..data/sub")).unwrap();
+        fs::write(at("secret/..data/key"), b"value").unwrap();
+        std::os::unix::fs::symlink("..data/key", at("secret/key")).unwrap();
+        fs::write(at("user"), b"#cloud-config\n").unwrap();
+        let spec = MachineSpec {
+            prepare: vec![
+                Preparation::Overlay {
+                    path: text(&at("o/overlay.qcow2")),
+                    backing: text(&at("base.raw")),
+                    backing_format: DiskFormat::Raw,
+                    size: None,
+                },
+                Preparation::EmptyDisk {
+                    path: text(&at("e/raw")),
+                    format: DiskFormat::Raw,
+                    bytes: 8192,
+                },
+                Preparation::EmptyDisk {
+                    path: text(&at("e/qcow2")),
+                    format: DiskFormat::Qcow2,
+                    bytes: 8192,
+                },
+                Preparation::SparseFile {
+                    path: text(&at("s/file")),
+                    bytes: 1 << 20,
+                },
+                Preparation::CloudInit {
+                    path: text(&at("c/noCloud.iso")),
+                    label: "cidata".into(),
+                    files: vec![
+                        FileContent {
+                            name: "meta-data".into(),
+                            content: Content::Text("{}".into()),
+                        },
+                        FileContent {
+                            name: "network-config".into(),
+                            content: Content::Base64("eA==".into()),
+                        },
+                        FileContent {
+                            name: "user-data".into(),
+                            content: Content::FirstOf(vec![text(&at("absent")), text(&at("user"))]),
+                        },
+                        FileContent {
+                            name: "vendor".into(),
+                            content: Content::FirstOf(vec![text(&at("absent"))]),
+                        },
+                    ],
+                },
+                Preparation::ContentDisk {
+                    path: text(&at("d/secret.iso")),
+                    label: "s".into(),
+                    dir: text(&at("secret")),
+                },
+                Preparation::Nvram {
+                    path: text(&at("n/vars")),
+                    template: text(&at("template")),
+                },
+            ],
+            ..MachineSpec::default()
+        };
+        all(Box::new(spec.clone())).unwrap();
+        assert_eq!(qcow2::virtual_size(&at("o/overlay.qcow2")).unwrap(), 4096);
+        assert_eq!(qcow2::virtual_size(&at("e/qcow2")).unwrap(), 8192);
+        assert_eq!(fs::metadata(at("e/raw")).unwrap().len(), 8192);
+        assert_eq!(fs::metadata(at("s/file")).unwrap().len(), 1 << 20);
+        assert_eq!(fs::read(at("n/vars")).unwrap(), b"vars");
+        let iso = String::from_utf8_lossy(&fs::read(at("c/noCloud.iso")).unwrap()).into_owned();
+        assert!(
+            iso.contains("#cloud-config") && iso.contains("user-data") && !iso.contains("vendor")
+        );
+        let iso = String::from_utf8_lossy(&fs::read(at("d/secret.iso")).unwrap()).into_owned();
+        assert!(iso.contains("value") && !iso.contains("..data"));
+
+        // What the machine wrote outlives a second run where the spec says so.
+        fs::write(at("n/vars"), b"changed").unwrap();
+        fs::write(at("s/file"), b"changed").unwrap();
+        all(Box::new(spec)).unwrap();
+        assert_eq!(fs::read(at("n/vars")).unwrap(), b"changed");
+        assert_eq!(fs::read(at("s/file")).unwrap(), b"changed");
+    }
+
+    #[test]
+    fn open_questions_about_disks_are_answered() {
+        let dir = tempfile::tempdir().unwrap();
+        let sparse = dir.path().join("sparse");
+        File::create(&sparse).unwrap().set_len(1 << 20).unwrap();
+        let disk = |path: &Path, cache| Disk {
+            source: DiskSource::File { path: text(path) },
+            cache,
+            ..Disk::default()
+        };
+        let mut spec = MachineSpec::default();
+        spec.devices.disks = vec![
+            disk(&sparse, None),
+            disk(&sparse, Some(CacheMode::Writeback)),
+            Disk::default(),
+        ];
+        let disks = all(Box::new(spec)).unwrap().devices.disks;
+        assert!(disks[0].cache.is_some());
+        assert_eq!(disks[0].io, None, "a sparse file has to allocate");
+        assert_eq!(disks[1].cache, Some(CacheMode::Writeback));
+        assert_eq!(disks[2].cache, None);
+    }
+
+    #[test]
+    fn errors_name_the_file() {
+        let spec = MachineSpec {
+            prepare: vec![Preparation::Nvram {
+                path: "/nonexistent-dir/x".into(),
+                template: "/absent".into(),
+            }],
+            ..MachineSpec::default()
+        };
+        let error = all(Box::new(spec)).unwrap_err();
+        assert!(
+            error.to_string().contains("/absent") || error.to_string().contains("/nonexistent-dir"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,84 @@
+//! `ferrovirt-launcher probe`: what the hypervisors of this image can do on this node.
+//!
+//! Probing a QEMU binary costs libvirt about a second and starts QEMU several times. It is done once per node; every
+//! launcher gets the result as files (`--capabilities-cache`).
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use anyhow::Context;
+
+use crate::capabilities::{
+    HypervisorReport, Report, domain_capabilities, host_capabilities, version_text,
+};
+use crate::process::Children;
+use crate::runtime::{self, Daemon, Dirs, LibvirtRuntime};
+
+/// Asks every runtime of this image; its cache files are left in `out`.
+pub async fn probe(libvirt_dir: &Path, out: Option<&Path>) -> anyhow::Result<Report> {
+    let children = Children::reap().context("cannot become the reaper of child processes")?;
+    let dirs = Dirs::new(libvirt_dir);
+    let mut report = Report::default();
+    for runtime in runtime::all() {
+        let found = probe_one(&children, *runtime, &dirs, &mut report)
+            .await
+            .with_context(|| format!("cannot probe {}", runtime.name()))?;
+        report.hypervisors.push(found);
+        if let Some(out) = out {
+            keep(&runtime.capabilities_cache(&dirs), out)?;
+        }
+    }
+    Ok(report)
+}
+
+async fn probe_one(
+    children: &Children,
+    runtime: &'static dyn LibvirtRuntime,
+    dirs: &Dirs,
+    report: &mut Report,
+) -> anyhow::Result<HypervisorReport> {
+    runtime
+        .setup(dirs, None)
+        .context("cannot write the configuration of libvirt")?;
+    let (_daemon, connection) = Daemon::start(children, runtime, dirs).await?;
+    let capabilities = connection.capabilities().await?;
+    let versions = connection.versions().await?;
+    let (arch, machine_types) = host_capabilities(&capabilities);
+    let mut virt_types = Vec::new();
+    for virt_type in runtime.virt_types() {
+        match connection.domain_capabilities(&arch, None, virt_type).await {
+            Ok(xml) => {
+                let mut found = domain_capabilities(&xml);
+                found.machine_types.clone_from(&machine_types);
+                virt_types.push(found);
+            }
+            Err(error) => tracing::info!(virt_type, %error, "not available"),
+        }
+    }
+    report.arch = arch;
+    report.libvirt_version = version_text(versions.libvirt);
+    Ok(HypervisorReport {
+        name: runtime.name().to_owned(),
+        version: version_text(versions.hypervisor),
+        virt_types,
+    })
+}
+
+fn keep(cache: &Path, out: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+    for entry in fs::read_dir(cache)
+        .with_context(|| format!("libvirt left no cache in {}", cache.display()))?
+    {
+        let entry = entry?;
+        let target = out.join(entry.file_name());
+        // Renamed into place, so that a launcher that starts now sees a whole file or none.
+        let partial = out.join(format!(".{}.partial", entry.file_name().to_string_lossy()));
+        fs::copy(entry.path(), &partial)
+            // libvirt keeps its cache to itself; launchers may run as another user than the probe did.
+            .and_then(|_| fs::set_permissions(&partial, fs::Permissions::from_mode(0o644)))
+            .and_then(|()| fs::rename(&partial, &target))
+            .with_context(|| format!("cannot write {}", target.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,208 @@
+//! QEMU, with KVM or emulating, in libvirt's session mode: everything runs as the launcher's own uid.
+//!
+//! Session mode needs a passwd record for that uid in the container, and its directories through the XDG variables.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{DaemonCommand, Dirs, LibvirtRuntime};
+
+/// Daemons in order of preference: program, socket name.
+const DAEMONS: [(&str, &str); 2] = [
+    ("virtqemud", "virtqemud-sock"),
+    ("libvirtd", "libvirt-sock"),
+];
+const DAEMON_DIRS: [&str; 2] = ["/usr/sbin", "/usr/bin"];
+const DRIVER: &str = "libvirt_driver_qemu.so";
+const DRIVER_DIRS: [&str; 5] = [
+    "/usr/lib64/libvirt/connection-driver",
+    "/usr/lib/libvirt/connection-driver",
+    "/usr/lib/x86_64-linux-gnu/libvirt/connection-driver",
+    "/usr/lib/aarch64-linux-gnu/libvirt/connection-driver",
+    "/usr/lib/s390x-linux-gnu/libvirt/connection-driver",
+];
+
+/// One machine, one client and few threads. The anonymous limit may not exceed the client limit.
+const DAEMON_CONF: &str = r#"max_clients = 8
+max_anonymous_clients = 8
+min_workers = 1
+max_workers = 3
+prio_workers = 1
+max_client_requests = 5
+admin_min_workers = 1
+admin_max_workers = 1
+admin_max_clients = 1
+log_level = 3
+log_outputs = "3:stderr"
+auth_unix_rw = "none"
+"#;
+
+/// The session driver neither changes owners nor enters namespaces; saying so keeps it true if defaults move. There is
+/// no virtlogd: QEMU writes its log file itself.
+const QEMU_CONF: &str = r#"stdio_handler = "file"
+security_driver = "none"
+security_default_confined = 0
+dynamic_ownership = 0
+remember_owner = 0
+namespaces = []
+cgroup_controllers = []
+seccomp_sandbox = 1
+max_core = 0
+"#;
+
+pub struct QemuKvm;
+
+impl LibvirtRuntime for QemuKvm {
+    fn name(&self) -> &'static str {
+        "qemu-kvm"
+    }
+
+    fn setup(&self, dirs: &Dirs, capabilities: Option<&Path>) -> io::Result<()> {
+        for dir in dirs.all() {
+            fs::create_dir_all(dir)?;
+        }
+        let config = dirs.config().join("libvirt");
+        fs::create_dir_all(&config)?;
+        fs::write(config.join("qemu.conf"), QEMU_CONF)?;
+        fs::write(
+            daemon_conf(dirs),
+            format!(
+                "unix_sock_dir = \"{}\"\n{DAEMON_CONF}",
+                dirs.base().display()
+            ),
+        )?;
+        link_driver(dirs)?;
+        if let Some(from) = capabilities {
+            seed(from, &self.capabilities_cache(dirs))?;
+        }
+        Ok(())
+    }
+
+    fn command_prefixes(&self) -> &'static [&'static str] {
+        &["qemu-system", "qemu-kvm"]
+    }
+
+    fn daemon(&self, dirs: &Dirs) -> io::Result<DaemonCommand> {
+        let (program, socket) = DAEMONS
+            .iter()
+            .flat_map(|(name, socket)| {
+                DAEMON_DIRS
+                    .iter()
+                    .map(move |dir| (Path::new(dir).join(name), *socket))
+            })
+            .find(|(program, _)| program.exists())
+            .ok_or_else(|| {
+                io::Error::new(
+                    io::ErrorKind::NotFound,
+                    "neither virtqemud nor libvirtd is installed",
+                )
+            })?;
+        let mut command = Command::new(program);
+        command
+            .arg("--config")
+            .arg(daemon_conf(dirs))
+            .arg("--pid-file")
+            .arg(dirs.base().join("daemon.pid"))
+            .current_dir("/")
+            .env_clear()
+            .env(
+                "PATH",
+                "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            )
+            .env("LC_ALL", "C")
+            .env("HOME", dirs.base())
+            .env("XDG_RUNTIME_DIR", dirs.runtime())
+            .env("XDG_CACHE_HOME", dirs.cache())
+            .env("XDG_CONFIG_HOME", dirs.config())
+            .env("XDG_DATA_HOME", dirs.data())
+            // One heap for all threads: the daemon mostly waits, and each arena would keep pages of its own.
+            .env("MALLOC_ARENA_MAX", "1")
+            .env("MALLOC_TRIM_THRESHOLD_", "65536");
+        if dirs.drivers().join(DRIVER).exists() {
+            command.env("LIBVIRT_DRIVER_DIR", dirs.drivers());
+        }
+        Ok(DaemonCommand {
+            command,
+            socket: dirs.base().join(socket),
+        })
+    }
+
+    fn log_daemon(&self, _dirs: &Dirs) -> Option<Command> {
+        None
+    }
+
+    fn root(&self) -> bool {
+        false
+    }
+
+    fn uri_and_user(&self, dirs: &Dirs) -> (String, &'static str) {
+        let socket = self
+            .daemon(dirs)
+            .map_or_else(|_| dirs.base().join(DAEMONS[1].1), |daemon| daemon.socket);
+        (
+            format!("qemu+unix:///session?socket={}", socket.display()),
+            "qemu",
+        )
+    }
+
+    fn pid_dir(&self, dirs: &Dirs) -> PathBuf {
+        dirs.runtime().join("libvirt/qemu/run")
+    }
+
+    fn domain_log(&self, dirs: &Dirs, domain: &str) -> PathBuf {
+        dirs.cache()
+            .join("libvirt/qemu/log")
+            .join(format!("{domain}.log"))
+    }
+
+    fn capabilities_cache(&self, dirs: &Dirs) -> PathBuf {
+        dirs.cache().join("libvirt/qemu/cache/capabilities")
+    }
+
+    fn virt_types(&self) -> &'static [&'static str] {
+        &["kvm", "qemu"]
+    }
+}
+
+fn daemon_conf(dirs: &Dirs) -> PathBuf {
+    dirs.config().join("daemon.conf")
+}
+
+/// The monolithic daemon loads every driver it finds; networks, storage pools, node devices and containers cost memory
+/// and start-up time that no machine here uses.
+fn link_driver(dirs: &Dirs) -> io::Result<()> {
+    let link = dirs.drivers().join(DRIVER);
+    let Some(driver) = DRIVER_DIRS
+        .iter()
+        .map(|dir| Path::new(dir).join(DRIVER))
+        .find(|path| path.exists())
+    else {
+        return Ok(());
+    };
+    match symlink(driver, link) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Copies the cache. libvirt checks each file against the binary, its own build, the kernel and /dev/kvm, and probes
+/// again if one does not fit, so a stale cache costs time but is never wrong.
+fn seed(from: &Path, to: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(from) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    fs::create_dir_all(to)?;
+    for entry in entries {
+        let entry = entry?;
+        let path = entry.path();
+        if path.extension().is_some_and(|extension| extension == "xml") {
+            fs::write(to.join(entry.file_name()), fs::read(&path)?)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,272 @@
+//! The launcher's unix socket: framing, hello, peer credentials, subscriptions.
+//!
+//! A session has one task that reads and one that writes, so a slow deed never holds up a state or a later request.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use ferrovirt_machine::protocol::{
+    self, ClientFrame, ErrorCode, FrameError, MIN_VERSION, ProtocolError, Request, ServerFrame,
+    VERSION,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
+
+use crate::owner::{Handle, Message};
+
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    #[error("cannot listen on {}", path.display())]
+    Listen { path: PathBuf, source: io::Error },
+}
+
+/// What ends a session from our side.
+#[derive(Debug, thiserror::Error)]
+enum SessionError {
+    #[error("the connection broke")]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error("the client did not start with a hello that fits")]
+    Hello,
+}
+
+/// Messages for the writing task of a session.
+enum Outgoing {
+    Frame(ServerFrame),
+    Subscribe,
+}
+
+pub struct Server {
+    listener: UnixListener,
+}
+
+impl Server {
+    /// Makes the socket, for root and our own uid only.
+    pub fn bind(dir: &Path) -> Result<Self, ServerError> {
+        let path = dir.join(protocol::SOCKET_NAME);
+        let wrap = |source| ServerError::Listen {
+            path: path.clone(),
+            source,
+        };
+        fs::create_dir_all(dir).map_err(wrap)?;
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(wrap(error)),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path).map_err(wrap)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(wrap)?;
+        Ok(Self { listener })
+    }
+
+    pub async fn serve(self, owner: Handle) {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, _)) => {
+                    tokio::spawn(session(stream, owner.clone()));
+                }
+                Err(error) => {
+                    // Out of descriptors, most likely: serving the others is better than giving up.
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+}
+
+async fn session(stream: UnixStream, owner: Handle) {
+    if !allowed(&stream) {
+        return;
+    }
+    owner.send(Message::Connected);
+    let (reader, writer) = stream.into_split();
+    let (outgoing, frames) = mpsc::channel(32);
+    let writing = tokio::spawn(write_all(writer, frames, owner.clone()));
+    if let Err(error) = read_all(reader, &outgoing, &owner).await {
+        tracing::debug!(error = %error, "session ended");
+    }
+    drop(outgoing);
+    // Pending answers keep their own senders; the writer ends after the last of them.
+    let _ = writing.await;
+    owner.send(Message::Disconnected);
+}
+
+fn allowed(stream: &UnixStream) -> bool {
+    match stream.peer_cred() {
+        Ok(peer) => {
+            let allowed = peer.uid() == 0 || peer.uid() == rustix::process::geteuid().as_raw();
+            if !allowed {
+                tracing::warn!(uid = peer.uid(), "refused a connection");
+            }
+            allowed
+        }
+        Err(error) => {
+            tracing::warn!(%error, "refused a connection without credentials");
+            false
+        }
+    }
+}
+
+async fn read_all(
+    mut reader: OwnedReadHalf,
+    outgoing: &mpsc::Sender<Outgoing>,
+    owner: &Handle,
+) -> Result<(), SessionError> {
+    let mut greeted = false;
+    while let Some(body) = read_frame(&mut reader).await? {
+        let frame = match protocol::decode::<ClientFrame>(&body) {
+            Ok(frame) => frame,
+            Err(error) => {
+                let text = crate::owner::chain(&error);
+                reply(
+                    outgoing,
+                    id_of(&body),
+                    Err(refusal(ErrorCode::BadRequest, text)),
+                    None,
+                )
+                .await;
+                continue;
+            }
+        };
+        let ClientFrame { id, request } = frame;
+        match request {
+            Request::Hello {
+                min_version,
+                max_version,
+            } => match common_version(min_version, max_version) {
+                Some(version) => {
+                    greeted = true;
+                    reply(outgoing, id, Ok(String::new()), Some(version)).await;
+                }
+                None => {
+                    let text = format!("this launcher speaks versions {MIN_VERSION} to {VERSION}");
+                    reply(outgoing, id, Err(refusal(ErrorCode::Version, text)), None).await;
+                    return Err(SessionError::Hello);
+                }
+            },
+            _ if !greeted => {
+                let text = "the first request must be a hello".to_owned();
+                reply(
+                    outgoing,
+                    id,
+                    Err(refusal(ErrorCode::BadRequest, text)),
+                    None,
+                )
+                .await;
+                return Err(SessionError::Hello);
+            }
+            Request::Subscribe {} => {
+                reply(outgoing, id, Ok(String::new()), None).await;
+                let _ = outgoing.send(Outgoing::Subscribe).await;
+            }
+            request => {
+                let (outgoing, owner) = (outgoing.clone(), owner.clone());
+                tokio::spawn(async move {
+                    let answer = owner.request(request).await;
+                    reply(&outgoing, id, answer, None).await;
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn write_all(
+    mut writer: OwnedWriteHalf,
+    mut frames: mpsc::Receiver<Outgoing>,
+    owner: Handle,
+) {
+    let mut states = owner.state();
+    let mut subscribed = false;
+    loop {
+        let frame = tokio::select! {
+            // The state first: who gets an answer has seen the state it is about.
+            biased;
+            changed = states.changed(), if subscribed => {
+                if changed.is_err() {
+                    subscribed = false;
+                    continue;
+                }
+                ServerFrame::State { state: states.borrow_and_update().clone() }
+            }
+            outgoing = frames.recv() => match outgoing {
+                None => return,
+                Some(Outgoing::Frame(frame)) => frame,
+                Some(Outgoing::Subscribe) => {
+                    subscribed = true;
+                    ServerFrame::State { state: states.borrow_and_update().clone() }
+                }
+            },
+        };
+        match protocol::encode(&frame) {
+            Ok(bytes) => {
+                if writer.write_all(&bytes).await.is_err() {
+                    return;
+                }
+            }
+            Err(error) => tracing::error!(%error, "cannot encode a frame"),
+        }
+    }
+}
+
+/// The next frame's body; `None` at the end of the stream.
+async fn read_frame(reader: &mut OwnedReadHalf) -> Result<Option<Vec<u8>>, SessionError> {
+    let mut prefix = [0; 4];
+    match reader.read_exact(&mut prefix).await {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        result => result?,
+    };
+    let length = protocol::frame_length(prefix)?;
+    // Grown while reading, so that a length alone does not make us allocate.
+    let mut body = Vec::new();
+    (&mut *reader)
+        .take(length as u64)
+        .read_to_end(&mut body)
+        .await?;
+    if body.len() < length {
+        return Ok(None);
+    }
+    Ok(Some(body))
+}
+
+async fn reply(
+    outgoing: &mpsc::Sender<Outgoing>,
+    id: u64,
+    answer: Result<String, ProtocolError>,
+    version: Option<u32>,
+) {
+    let (text, error) = match answer {
+        Ok(text) => ((!text.is_empty()).then_some(text), None),
+        Err(error) => (None, Some(error)),
+    };
+    let _ = outgoing
+        .send(Outgoing::Frame(ServerFrame::Reply {
+            id,
+            version,
+            text,
+            error,
+        }))
+        .await;
+}
+
+fn common_version(min: u32, max: u32) -> Option<u32> {
+    let version = max.min(VERSION);
+    (version >= min.max(MIN_VERSION)).then_some(version)
+}
+
+/// The id of a frame that is not understood otherwise, so that its sender gets the refusal; 0 if there is none.
+fn id_of(body: &[u8]) -> u64 {
+    serde_json::from_slice::<serde_json::Value>(body)
+        .ok()
+        .and_then(|value| value.get("id")?.as_u64())
+        .unwrap_or(0)
+}
+
+fn refusal(code: ErrorCode, message: String) -> ProtocolError {
+    ProtocolError { code, message }
+}

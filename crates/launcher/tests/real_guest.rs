@@ -1,0 +1,354 @@
+//! Real machines, end to end over the socket: the launcher as uid 107 and PID 1 of its own namespaces, Debian's libvirt,
+//! and an emulating QEMU. Needs root, `unshare`, `setpriv`, libvirt and QEMU; says so and stops where they are missing.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use ferrovirt_machine::protocol::{MachinePhase, PauseReason, SOCKET_NAME, StopReason};
+use serde_json::{Value, json};
+use support::{Client, PATIENCE};
+
+/// The container of the launcher, in short: private /run, a record of the user, our binary where the user may read it.
+const CONTAINER: &str = r#"set -e
+mount --make-rprivate /
+mount -t tmpfs tmpfs /run
+mkdir -p /run/libvirt /run/kubevirt-private
+for f in passwd group; do cp /etc/$f /run/$f; done
+grep -q '^[^:]*:[^:]*:107:' /run/passwd || echo 'qemu:x:107:107::/:/sbin/nologin' >> /run/passwd
+grep -q '^[^:]*:[^:]*:107:' /run/group || echo 'qemu:x:107:' >> /run/group
+for f in passwd group; do mount --bind /run/$f /etc/$f; done
+cp "$LAUNCHER" /run/launcher
+chown -R 107:107 /run/libvirt /run/kubevirt-private
+exec setpriv --reuid 107 --regid 107 --clear-groups --inh-caps=-all \
+    /run/launcher run --socket-dir "$SOCKETS" --linger 300
+"#;
+
+/// A boot sector that powers the machine off: port 0x604 is the power management register of `q35`.
+const POWER_OFF: [u8; 11] = [
+    0xba, 0x04, 0x06, 0xb8, 0x00, 0x20, 0xef, 0xf4, 0xeb, 0xfd, 0x90,
+];
+/// A boot sector that halts.
+const HALT: [u8; 3] = [0xf4, 0xeb, 0xfd];
+
+struct Launcher {
+    process: Child,
+    dir: tempfile::TempDir,
+}
+
+impl Launcher {
+    fn start() -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix("launcher-")
+            .tempdir_in("/tmp")
+            .unwrap();
+        let status = Command::new("chown")
+            .arg("107:107")
+            .arg(dir.path())
+            .status()
+            .unwrap();
+        assert!(status.success());
+        let process = Command::new("unshare")
+            .args([
+                "--mount",
+                "--pid",
+                "--fork",
+                "--kill-child",
+                "--mount-proc",
+                "sh",
+                "-c",
+                CONTAINER,
+            ])
+            .env("LAUNCHER", env!("CARGO_BIN_EXE_ferrovirt-launcher"))
+            .env("SOCKETS", dir.path())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        Self { process, dir }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join(SOCKET_NAME)
+    }
+
+    async fn subscribed(&self) -> Client {
+        let mut client = Client::hello(&self.socket()).await;
+        client.ask_ok(json!({"type": "subscribe"})).await;
+        client
+    }
+
+    /// A machine that boots from this boot sector.
+    fn spec(&self, boot_sector: &[u8]) -> Value {
+        let mut sector = boot_sector.to_vec();
+        sector.resize(510, 0);
+        sector.extend([0x55, 0xaa]);
+        sector.resize(1 << 20, 0);
+        let base = self.path("base.raw");
+        fs::write(&base, sector).unwrap();
+        json!({
+            "version": 1, "name": "default_vm", "uid": "u1", "hypervisor": "qemu-kvm",
+            "acceleration": "emulation", "translationCacheMib": 16,
+            "memory": {"bytes": 64 << 20},
+            "cpu": {"vcpus": 1, "topology": {"sockets": 1, "cores": 1, "threads": 1}},
+            "firmware": {"machineType": "q35"},
+            "features": {"acpi": true},
+            "graceSeconds": 1,
+            "devices": {
+                "balloon": {"model": "none"},
+                "serial": {"socket": "/run/kubevirt-private/u1/virt-serial0", "target": "serial"},
+                "disks": [
+                    {"name": "root", "source": {"type": "file", "path": self.path("disks/root.qcow2")}, "format": "qcow2",
+                     "bus": "virtio", "target": "vda", "bootOrder": 1,
+                     "backing": {"source": {"type": "file", "path": base}, "format": "raw"}},
+                    {"name": "seed", "source": {"type": "file", "path": self.path("disks/seed.iso")}, "format": "raw",
+                     "bus": "virtio", "target": "vdb", "readOnly": true},
+                ],
+            },
+            "prepare": [
+                {"type": "overlay", "path": self.path("disks/root.qcow2"), "backing": base, "backingFormat": "raw"},
+                {"type": "cloudInit", "path": self.path("disks/seed.iso"), "label": "cidata",
+                 "files": [{"name": "meta-data", "content": {"text": "{}"}}, {"name": "user-data", "content": {"text": ""}}]},
+            ],
+        })
+    }
+
+    /// The process in the launcher's namespace whose name starts like this.
+    fn find(&self, name: &str) -> i32 {
+        let mut found = Vec::new();
+        descend(self.process.id(), name, &mut found);
+        assert_eq!(found.len(), 1, "{name}: {found:?}");
+        found[0]
+    }
+
+    async fn exit_code(mut self) -> i32 {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                return status.code().unwrap_or(-1);
+            }
+            assert!(Instant::now() < deadline, "the launcher does not exit");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        // --kill-child ends the namespace with it.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn descend(pid: u32, name: &str, found: &mut Vec<i32>) {
+    let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    if comm.starts_with(name) {
+        found.push(i32::try_from(pid).unwrap());
+    }
+    let children =
+        fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    for child in children.split_whitespace() {
+        descend(child.parse().unwrap(), name, found);
+    }
+}
+
+fn kill(pid: i32) {
+    assert!(
+        Command::new("kill")
+            .args(["-KILL", &pid.to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
+}
+
+fn uid_of(pid: i32) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("Uid:"))
+        .unwrap()
+        .split_whitespace()
+        .next()
+        .unwrap()
+        .to_owned()
+}
+
+fn possible() -> bool {
+    let possible = rustix::process::geteuid().is_root()
+        && ["/usr/sbin/libvirtd", "/usr/sbin/virtqemud"]
+            .iter()
+            .any(|path| Path::new(path).exists());
+    if !possible {
+        eprintln!("needs root and libvirt: nothing was tested");
+    }
+    possible
+}
+
+#[tokio::test]
+async fn a_machine_lives_and_survives_its_daemon() {
+    if !possible() {
+        return;
+    }
+    let launcher = Launcher::start();
+    let mut client = launcher.subscribed().await;
+    client
+        .ask_ok(json!({"type": "sync", "spec": launcher.spec(&HALT)}))
+        .await;
+    let state = client
+        .state(|state| {
+            state.phase != MachinePhase::Starting && state.phase != MachinePhase::Waiting
+        })
+        .await;
+    assert_eq!(
+        (state.phase, state.virt_type.as_deref()),
+        (MachinePhase::Running, Some("qemu")),
+        "{state:?}"
+    );
+    assert!(
+        state.machine_type.as_ref().unwrap().starts_with("pc-q35-"),
+        "{state:?}"
+    );
+    let qemu = launcher.find("qemu-system");
+    assert_eq!(uid_of(qemu), "107");
+
+    let xml = client.ask_ok(json!({"type": "domainXml"})).await.unwrap();
+    assert!(
+        xml.contains("root.qcow2") && xml.contains("virt-serial0"),
+        "{xml}"
+    );
+
+    client.ask_ok(json!({"type": "pause"})).await;
+    let state = client
+        .state(|state| state.phase == MachinePhase::Paused)
+        .await;
+    assert_eq!(state.pause_reason, Some(PauseReason::User));
+    client.ask_ok(json!({"type": "unpause"})).await;
+    client
+        .state(|state| state.phase == MachinePhase::Running)
+        .await;
+
+    kill(launcher.find("libvirtd"));
+    client
+        .state(|state| {
+            state
+                .message
+                .as_ref()
+                .is_some_and(|message| message.contains("daemon"))
+        })
+        .await;
+    let state = client.state(|state| state.message.is_none()).await;
+    assert_eq!(state.phase, MachinePhase::Running);
+    assert_eq!(launcher.find("qemu-system"), qemu, "the hypervisor went on");
+    client.ask_ok(json!({"type": "reset"})).await;
+
+    // A halted boot sector never hears the power button, so the grace period decides.
+    client
+        .ask_ok(json!({"type": "shutdown", "graceSeconds": 1}))
+        .await;
+    let state = client
+        .state(|state| state.phase == MachinePhase::Stopped)
+        .await;
+    assert_eq!(state.stop_reason, Some(StopReason::Destroyed), "{state:?}");
+    client.ask_ok(json!({"type": "release"})).await;
+    assert_eq!(launcher.exit_code().await, 0);
+}
+
+#[tokio::test]
+async fn a_guest_powers_off_while_nobody_is_connected() {
+    if !possible() {
+        return;
+    }
+    let launcher = Launcher::start();
+    let mut client = Client::hello(&launcher.socket()).await;
+    client
+        .ask_ok(json!({"type": "sync", "spec": launcher.spec(&POWER_OFF)}))
+        .await;
+    drop(client);
+    assert_eq!(launcher.exit_code().await, 0);
+}
+
+#[tokio::test]
+async fn a_killed_hypervisor_is_a_crash() {
+    if !possible() {
+        return;
+    }
+    let launcher = Launcher::start();
+    let mut client = launcher.subscribed().await;
+    client
+        .ask_ok(json!({"type": "sync", "spec": launcher.spec(&HALT)}))
+        .await;
+    client
+        .state(|state| state.phase == MachinePhase::Running)
+        .await;
+    kill(launcher.find("qemu-system"));
+    let state = client
+        .state(|state| state.phase == MachinePhase::Stopped)
+        .await;
+    assert_eq!(state.stop_reason, Some(StopReason::Crashed), "{state:?}");
+    client.ask_ok(json!({"type": "release"})).await;
+    assert_eq!(launcher.exit_code().await, 1);
+}
+
+#[tokio::test]
+async fn a_machine_that_cannot_start_says_why() {
+    if !possible() {
+        return;
+    }
+    let launcher = Launcher::start();
+    let mut client = launcher.subscribed().await;
+    let mut spec = launcher.spec(&HALT);
+    spec["devices"]["disks"][1]["source"]["path"] = "/absent.img".into();
+    client.ask_ok(json!({"type": "sync", "spec": spec})).await;
+    let state = client
+        .state(|state| state.phase == MachinePhase::Stopped)
+        .await;
+    assert_eq!(state.stop_reason, Some(StopReason::StartFailed));
+    assert!(
+        state.message.as_ref().unwrap().contains("absent.img"),
+        "{state:?}"
+    );
+    drop(client);
+    assert_eq!(launcher.exit_code().await, 1);
+}
+
+#[tokio::test]
+async fn a_termination_signal_ends_the_machine() {
+    if !possible() {
+        return;
+    }
+    let launcher = Launcher::start();
+    let mut client = launcher.subscribed().await;
+    client
+        .ask_ok(json!({"type": "sync", "spec": launcher.spec(&HALT)}))
+        .await;
+    client
+        .state(|state| state.phase == MachinePhase::Running)
+        .await;
+    let pid = launcher.find("launcher").to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-TERM", &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+    client
+        .state(|state| state.phase == MachinePhase::ShuttingDown)
+        .await;
+    let state = client
+        .state(|state| state.phase == MachinePhase::Stopped)
+        .await;
+    assert_eq!(state.stop_reason, Some(StopReason::Destroyed));
+    drop(client);
+    assert_eq!(launcher.exit_code().await, 0);
+}
