@@ -58,6 +58,10 @@ enum Family {
 pub struct ParseQuantityError(String);
 
 impl Quantity {
+    pub fn parse(text: &str) -> Result<Self, ParseQuantityError> {
+        text.parse()
+    }
+
     /// So many bytes, printed with binary suffixes.
     pub fn bytes(bytes: u64) -> Self {
         Self {

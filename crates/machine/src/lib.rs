@@ -4,7 +4,9 @@
 
 pub mod convert;
 pub mod defaults;
+pub mod features;
 pub mod hypervisor;
+pub mod overhead;
 pub mod protocol;
 pub mod spec;
 pub mod xml;

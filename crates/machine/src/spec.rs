@@ -187,6 +187,8 @@ pub enum CpuMode {
     /// A migratable likeness of the host's CPU.
     HostModel,
     HostPassthrough,
+    /// All that the hypervisor can do. Emulation has no host CPU to pass through.
+    Maximum,
     /// A named model.
     Custom(String),
 }

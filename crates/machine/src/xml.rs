@@ -282,6 +282,7 @@ fn cpu(cpu: &Cpu) -> Element {
         CpuMode::Default => (None, None),
         CpuMode::HostModel => (Some("host-model"), None),
         CpuMode::HostPassthrough => (Some("host-passthrough"), None),
+        CpuMode::Maximum => (Some("maximum"), None),
         CpuMode::Custom(model) => (Some("custom"), Some(model)),
     };
     let mut out = element("cpu").attr_some("mode", mode);

@@ -51,3 +51,8 @@ fn aarch64() {
         include_str!("data/upstream/domain_arm64.xml"),
     );
 }
+
+#[test]
+fn s390x() {
+    check(Arch::S390x, include_str!("data/upstream/domain_s390x.xml"));
+}

@@ -13,7 +13,7 @@ pub(super) fn convert(c: &mut Conversion<'_>) -> Cpu {
     let requested = topology(c.vmi);
     let (topology, vcpus, slots) = with_hotplug(c, requested, spec_cpu);
     let cpu = Cpu {
-        mode: mode(spec_cpu),
+        mode: mode(c, spec_cpu),
         features: features(c, spec_cpu),
         topology,
         vcpus,
@@ -85,9 +85,11 @@ fn with_hotplug(
     (full, count, slots)
 }
 
-fn mode(cpu: Option<&v1::CPU>) -> CpuMode {
+fn mode(c: &Conversion<'_>, cpu: Option<&v1::CPU>) -> CpuMode {
     match cpu.map_or("", |cpu| cpu.model.as_str()) {
         "" | HOST_MODEL => CpuMode::HostModel,
+        // libvirt refuses this without hardware virtualization; upstream's machine would not start.
+        HOST_PASSTHROUGH if !c.ctx.hypervisor_device_available => CpuMode::Maximum,
         HOST_PASSTHROUGH => CpuMode::HostPassthrough,
         model => CpuMode::Custom(model.into()),
     }
