@@ -8,7 +8,8 @@ export FERROVIRT_CACHE ?= $(HOME)/.cache/ferrovirt
 export CARGO_TARGET_DIR ?= $(FERROVIRT_CACHE)/target
 # The programs as they ship. `make up` installs them; tests and benchmarks run these very files.
 export FERROVIRT_BIN_DIR ?= $(CARGO_TARGET_DIR)/dist
-export FERROVIRT_GUEST_IMAGE ?= $(FERROVIRT_CACHE)/guest/demo.qcow2
+# The demo guest: demo.qcow2, and demo-guest.tar that holds it as an image.
+export FERROVIRT_GUEST_DIR ?= $(FERROVIRT_CACHE)/guest
 export PREFIX ?= /usr/local
 
 .PHONY: help up down deps build image test lint bench nightly deny gen
@@ -28,8 +29,10 @@ deps: ## install the system packages that are missing
 build: ## build the programs as they ship
 	@scripts/build.sh
 
-image: ## make the demo guest's disk image, if there is none for this source
-	@scripts/guest-image.sh "$(FERROVIRT_GUEST_IMAGE)"
+# Package lists that are a little old name files the mirror no longer has, hence the second try.
+image: ## make the demo guest's image, if there is none for this source
+	@scripts/guest-image.sh "$(FERROVIRT_GUEST_DIR)" || \
+		{ scripts/install-deps.sh --update && scripts/guest-image.sh "$(FERROVIRT_GUEST_DIR)"; }
 
 test: deps build image ## all tests, with real guests
 	cargo test --workspace
@@ -47,8 +50,7 @@ nightly: deps build image deny ## the long forms: fuzzing, hundreds of crash rou
 	FERROVIRT_LONG=1 PROPTEST_CASES=20000 cargo test --workspace
 
 deny: ## licences and known vulnerabilities of our dependencies
-	command -v cargo-deny >/dev/null || cargo install --locked cargo-deny
-	cargo deny check
+	@scripts/deny.sh
 
 gen: ## write the generated data files anew
 	cargo xtask gen

@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that building and running need, if any is missing. Quick and silent when none is.
 # Never starts a libvirt service of the system: launchers run their own libvirt.
+#
+#   scripts/install-deps.sh [--update]      --update: renew the package lists in any case
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 packages=(
     # machines
@@ -9,21 +12,30 @@ packages=(
     libvirt-daemon libvirt-daemon-driver-qemu libvirt-daemon-driver-lxc libvirt-clients
     # networks of pods
     containernetworking-plugins iproute2 iptables nftables
-    # building, and making the demo guest's image
-    libvirt-dev pkg-config gcc libc6-dev make e2fsprogs cpio xz-utils zstd kmod
+    # building
+    libvirt-dev pkg-config gcc libc6-dev make git
 )
+# Making the demo guest's image needs a few tools; that script names them.
+read -ra guest_tools < <(sed -n 's/^GUEST_BUILD_PACKAGES="\(.*\)"$/\1/p' scripts/guest-image.sh)
+packages+=("${guest_tools[@]}")
+# Not installed, only downloaded: the package lists must know the guest's kernel.
+guest_kernel=linux-image-cloud-amd64
 
 main() {
     check_rust
     local missing
     mapfile -t missing < <(missing_packages)
+    if ! command -v apt-get >/dev/null; then
+        fail "this is not a Debian system; install what these packages hold: ${packages[*]}"
+    fi
+    if [ "${1:-}" = --update ] || ! all_known "$guest_kernel"; then
+        echo "Renewing the package lists"
+        as_root bash -c "$(declare -f); update_lists"
+    fi
     if [ "${#missing[@]}" -eq 0 ]; then
         return
     fi
-    if ! command -v apt-get >/dev/null; then
-        fail "these packages are missing, and this is not a Debian system: ${missing[*]}"
-    fi
-    echo "==> Installing ${#missing[@]} system packages: ${missing[*]}"
+    echo "Installing ${#missing[@]} system packages: ${missing[*]}"
     as_root bash -c "$(declare -f); packages=(${packages[*]}); install_missing"
     mapfile -t missing < <(missing_packages)
     [ "${#missing[@]}" -eq 0 ] || fail "still missing after the installation: ${missing[*]}"
@@ -36,7 +48,6 @@ check_rust() {
 }
 
 missing_packages() {
-    command -v dpkg-query >/dev/null || { printf '%s\n' "${packages[@]}"; return; }
     # dpkg-query fails when it does not know one of them; what it does know it prints all the same.
     dpkg-query -W -f '${Package} ${db:Status-Status}\n' "${packages[@]}" 2>/dev/null |
         awk '$2 == "installed" { print $1 }' | sort -u |
@@ -79,9 +90,7 @@ update_lists() {
 all_known() {
     local package
     for package in "$@"; do
-        if ! apt-cache policy "$package" | grep -q 'Candidate: [^(]'; then
-            return 1
-        fi
+        [[ "$(apt-cache policy "$package")" == *'Candidate: '[!\(]* ]] || return 1
     done
 }
 
@@ -108,4 +117,4 @@ fail() {
     exit 1
 }
 
-main
+main "$@"

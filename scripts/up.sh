@@ -1,29 +1,23 @@
 #!/usr/bin/env bash
 # `make up`: from a clone to a running machine. Every step is skipped when its result is already there.
+# Runs under make, which sets the directories.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-: "${FERROVIRT_CACHE:=$HOME/.cache/ferrovirt}"
-: "${CARGO_TARGET_DIR:=$FERROVIRT_CACHE/target}"
-: "${FERROVIRT_BIN_DIR:=$CARGO_TARGET_DIR/dist}"
-: "${FERROVIRT_GUEST_IMAGE:=$FERROVIRT_CACHE/guest/demo.qcow2}"
-: "${PREFIX:=/usr/local}"
-export FERROVIRT_CACHE CARGO_TARGET_DIR FERROVIRT_BIN_DIR FERROVIRT_GUEST_IMAGE
-
-sudo=()
-[ "$(id -u)" -eq 0 ] || sudo=(sudo)
 ferrovirt="$PREFIX/bin/ferrovirt"
+sudo=()
+[ "$(id -u)" -eq 0 ] || sudo=(sudo --preserve-env=FERROVIRT_DATA_DIR)
 
 step() { printf '==> [%s/6] %s\n' "$1" "$2"; }
 
 step 1 "System packages"
-scripts/install-deps.sh
+make --no-print-directory deps
 
 step 2 "Building (the first time takes some minutes)"
-scripts/build.sh
+make --no-print-directory build
 
-step 3 "Demo guest image: $FERROVIRT_GUEST_IMAGE"
-scripts/guest-image.sh "$FERROVIRT_GUEST_IMAGE"
+step 3 "Demo guest image"
+make --no-print-directory image
 
 step 4 "Installing ferrovirt, ferrovirt-shim and ferrovirt-launcher into $PREFIX/bin"
 "${sudo[@]}" install -d "$PREFIX/bin"
@@ -32,26 +26,31 @@ for program in ferrovirt ferrovirt-shim ferrovirt-launcher; do
 done
 
 step 5 "Starting ferrovirt"
-if "${sudo[@]}" "$ferrovirt" status >/dev/null 2>&1; then
+if status=$("${sudo[@]}" "$ferrovirt" status 2>/dev/null); then
     echo "already running"
+    pid=$(sed -n 's/.*(pid \([0-9]*\)).*/\1/p' <<<"$status")
+    if [ -n "$pid" ] && [[ "$("${sudo[@]}" readlink "/proc/$pid/exe")" == *' (deleted)' ]]; then
+        echo "It is an earlier build. To switch to this one, with all machines left running:"
+        echo "  kill $pid && ferrovirt up --detach"
+    fi
 else
     "${sudo[@]}" "$ferrovirt" up --detach
 fi
 
 step 6 "Booting the machine 'demo'"
-"${sudo[@]}" "$ferrovirt" image import "$FERROVIRT_GUEST_IMAGE"
+"${sudo[@]}" "$ferrovirt" image import "$FERROVIRT_GUEST_DIR/demo-guest.tar"
 "${sudo[@]}" "$ferrovirt" apply -f examples/demo.yaml --wait
 
 as_root="${sudo[*]:+sudo }"
-command -v ferrovirt >/dev/null || echo "(add $PREFIX/bin to your PATH first)"
+[ "$(command -v ferrovirt)" = "$ferrovirt" ] || echo "(put $PREFIX/bin first in your PATH)"
 cat <<TEXT
 
 A virtual machine is running. Try:
 
   ${as_root}ferrovirt get vms
-  ${as_root}ferrovirt console demo          # log in, leave with ^]
+  ${as_root}ferrovirt console demo      # log in as demo, password ferrovirt; leave with ^]
   ${as_root}ferrovirt stop demo
-  ${as_root}kubectl --kubeconfig /var/lib/ferrovirt/kubeconfig get vms,vmis,pods
+  ${as_root}kubectl --kubeconfig ${FERROVIRT_DATA_DIR:-/var/lib/ferrovirt}/kubeconfig get vms
 
 'make down' stops everything.
 TEXT
