@@ -14,7 +14,8 @@ const UNSAFE_HOME: &str = "crates/libvirt/";
 
 // Spelled in two halves, so that this file does not find itself.
 const MACHINE_PATHS: [&str; 2] = [concat!("/wo", "rk/"), concat!("/ro", "ot/")];
-/// The home directory inside a guest is nobody's machine.
+/// Inside a guest that is everybody's home: this crate is about nothing else, others may name its ssh keys.
+const GUEST_CRATE: &str = "guest/";
 const GUEST_HOME: &str = concat!("/ro", "ot/.ssh");
 const UNFINISHED: [&str; 6] = [
     concat!("TO", "DO"),
@@ -75,14 +76,15 @@ fn check_file(file: &str, text: &str, findings: &mut Vec<String>) {
     }
     let rust = file.ends_with(".rs");
     let pure = PURE.iter().any(|prefix| file.starts_with(prefix)) && !file.ends_with("tests.rs");
+    let machine_paths = match file.starts_with(GUEST_CRATE) {
+        true => &MACHINE_PATHS[..1],
+        false => &MACHINE_PATHS[..],
+    };
     let mut in_tests = false;
     for (index, line) in text.lines().enumerate() {
         let mut finding = |what: &str| findings.push(format!("{file}:{}: {what}", index + 1));
         in_tests |= line.trim() == "#[cfg(test)]";
-        if let Some(path) = MACHINE_PATHS
-            .into_iter()
-            .find(|path| names_path(line, path))
-        {
+        if let Some(path) = machine_paths.iter().find(|path| names_path(line, path)) {
             finding(&format!("a path of somebody's machine ({path})"));
         }
         if let Some(mark) = UNFINISHED.into_iter().find(|mark| line.contains(mark)) {
@@ -148,6 +150,7 @@ mod tests {
             ),
             ("a.md", &format!("overlay{work}x"), None),
             ("a.rs", &format!("\"{GUEST_HOME}/authorized_keys\""), None),
+            ("guest/a.rs", &format!("\"{home}x\""), None),
             (
                 "a.sh",
                 concat!("\n# TO", "DO later"),
