@@ -265,8 +265,7 @@ fn write_file(entry: &Value) -> Option<WriteFile> {
         content: scalar(&entry["content"]).unwrap_or_default(),
         encoding: scalar(&entry["encoding"]).unwrap_or_default(),
         permissions: match &entry["permissions"] {
-            // 0644 without quotes: YAML 1.1 reads it as octal, YAML 1.2 as decimal digits. The digits are meant in base 8.
-            Value::Number(n) => u32::from_str_radix(&n.to_string(), 8).ok(),
+            Value::Number(n) => n.as_u64().and_then(|n| u32::try_from(n).ok()),
             other => {
                 scalar(other).and_then(|t| u32::from_str_radix(t.trim_start_matches("0o"), 8).ok())
             }
@@ -311,7 +310,9 @@ fn yaml(text: &str) -> Result<Value> {
     if text.trim().is_empty() {
         return Ok(Value::Null);
     }
-    serde_saphyr::from_str(text).map_err(|e| anyhow::anyhow!("{e}"))
+    // cloud-init reads YAML 1.1, where 0644 is octal.
+    let options = serde_saphyr::options! { legacy_octal_numbers: true };
+    serde_saphyr::from_str_with_options(text, options).map_err(|e| anyhow::anyhow!("{e}"))
 }
 
 fn list(value: &Value) -> &[Value] {

@@ -1,5 +1,7 @@
 //! ISO volumes read back: by a small parser of each name space, by blkid, and by the kernel.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;

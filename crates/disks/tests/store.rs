@@ -1,5 +1,7 @@
 //! Archives of both formats, good and hostile, through the image store.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;

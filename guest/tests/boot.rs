@@ -1,0 +1,344 @@
+//! The demo image, booted for real: raw QEMU without KVM, a cloud-init disk made by our ISO writer, a person at the serial console.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use ferrovirt_disks::cloudinit::{CloudInit, DataSource};
+
+/// Generous, because test machines are shared; a healthy boot takes five seconds.
+const PATIENCE: Duration = Duration::from_secs(120);
+const PROMPT: &str = ":~$ ";
+
+const USER_DATA: &str = "#cloud-config
+hostname: boxy
+password: s3cret
+chpasswd: {expire: false}
+ssh_authorized_keys: ['ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA test']
+write_files:
+- {path: /etc/written, content: by write_files, permissions: 0640}
+bootcmd: ['echo boot >> /root/boots']
+packages: [nginx]
+runcmd:
+- echo \"runcmd as $(id -un) on $(hostname)\"
+- [sh, -c, 'echo once >> /root/runs']
+- 'sleep 1000 &'
+";
+
+#[test]
+fn a_guest_boots_is_configured_keeps_its_files_and_powers_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = overlay(dir.path());
+    let iso = dir.path().join("cidata.iso");
+    let mut data = CloudInit {
+        instance_id: "i-1".into(),
+        hostname: "from-meta-data".into(),
+        user_data: Some(USER_DATA.into()),
+        ..CloudInit::default()
+    };
+    data.write(&iso, DataSource::NoCloud).unwrap();
+
+    let mut vm = Vm::start(dir.path(), &disk, Some(&iso), Bus::Virtio);
+    vm.wait_for("ferrovirt-guest: user space is up\r\n");
+    vm.wait_for("cloud-init data: NoCloud on /dev/vdb, instance i-1");
+    vm.wait_for("packages is ignored");
+    vm.wait_for("runcmd as root on boxy");
+    vm.wait_for("ferrovirt-guest: ready");
+    vm.wait_for("boxy login:");
+    println!("login prompt after {:?}", vm.started.elapsed());
+
+    vm.send("demo\n");
+    vm.wait_for("Password:");
+    vm.send("wrong\n");
+    vm.wait_for("Login incorrect");
+    vm.log_in("boxy", "demo", "s3cret");
+    assert_eq!(
+        vm.run("id -un; id -Gn; hostname"),
+        "demo\r\ndemo sudo\r\nboxy"
+    );
+    assert_eq!(
+        vm.run("sudo cat /etc/written; sudo stat -c %a /etc/written"),
+        "by write_files640"
+    );
+    assert_eq!(vm.run("grep -c ssh-ed25519 .ssh/authorized_keys"), "1");
+    assert_eq!(vm.run("sudo grep root: /etc/shadow | cut -d: -f2"), "*");
+    vm.run("until ip -4 addr show eth0 | grep -q inet; do sleep 0.1; done");
+    assert!(vm.run("ip -4 addr show eth0").contains("10.0.2.15/24"));
+    assert!(vm.run("ip route").contains("default via 10.0.2.2"));
+    assert_eq!(vm.run("pidof dropbear >/dev/null && echo ssh"), "ssh");
+    vm.run("echo kept > note; sudo sync");
+
+    // A reboot keeps files and runs nothing twice.
+    vm.send("sudo reboot\n");
+    vm.wait_for("user space is up");
+    vm.log_in("boxy", "demo", "s3cret");
+    assert_eq!(
+        vm.run("cat note; sudo cat /root/runs /root/boots"),
+        "kept\r\nonce\r\nboot\r\nboot"
+    );
+    vm.send("sudo poweroff\n");
+    vm.wait_for_exit();
+
+    // A new instance id is a first boot again; the power button ends it in order.
+    data.instance_id = "i-2".into();
+    data.write(&iso, DataSource::NoCloud).unwrap();
+    let mut vm = Vm::start(dir.path(), &disk, Some(&iso), Bus::Virtio);
+    vm.log_in("boxy", "demo", "s3cret");
+    assert_eq!(
+        vm.run("cat note; sudo cat /root/runs"),
+        "kept\r\nonce\r\nonce"
+    );
+    vm.monitor("system_powerdown");
+    vm.wait_for("power button pressed, powering off");
+    vm.wait_for_exit();
+}
+
+#[test]
+fn other_disks_and_data_sources_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let iso = dir.path().join("config-2.iso");
+    let data = CloudInit {
+        instance_id: "c-1".into(),
+        hostname: "drive".into(),
+        user_data: Some("#!/bin/sh\necho \"script on $(hostname)\"\n".into()),
+        ..CloudInit::default()
+    };
+    data.write(&iso, DataSource::ConfigDrive).unwrap();
+    let mut vm = Vm::start(dir.path(), &overlay(dir.path()), Some(&iso), Bus::Scsi);
+    vm.wait_for("cloud-init data: ConfigDrive on /dev/s");
+    vm.wait_for("script on drive");
+    vm.wait_for("drive login:");
+    vm.monitor("system_powerdown");
+    vm.wait_for_exit();
+}
+
+#[test]
+fn without_data_the_console_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut vm = Vm::start(dir.path(), &overlay(dir.path()), None, Bus::Virtio);
+    vm.wait_for("no cloud-init data disk (cidata or config-2) found");
+    vm.wait_for("ferrovirt-guest: ready");
+    vm.wait_for("localhost login:");
+}
+
+/// Where the image is; it is built when it is missing, and checked for freshness by the script itself.
+fn image() -> PathBuf {
+    let repo = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let dir = match std::env::var_os("FERROVIRT_GUEST_DIR") {
+        Some(dir) => PathBuf::from(dir),
+        None => {
+            let dir = Path::new(&std::env::var_os("HOME").unwrap()).join(".cache/ferrovirt/guest");
+            let status = Command::new(repo.join("scripts/guest-image.sh"))
+                .arg(&dir)
+                .status()
+                .unwrap();
+            assert!(status.success(), "the guest image does not build");
+            dir
+        }
+    };
+    dir.join("demo.qcow2")
+}
+
+fn overlay(dir: &Path) -> PathBuf {
+    let path = dir.join("disk.qcow2");
+    let status = Command::new("qemu-img")
+        .args(["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b"])
+        .args([&image(), &path])
+        .status()
+        .unwrap();
+    assert!(status.success());
+    path
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Bus {
+    Virtio,
+    Scsi,
+}
+
+struct Vm {
+    qemu: Child,
+    console: UnixStream,
+    output: Receiver<Vec<u8>>,
+    /// Everything seen so far, and how much of it earlier waits have used up.
+    seen: String,
+    used: usize,
+    monitor: PathBuf,
+    started: Instant,
+}
+
+impl Vm {
+    fn start(dir: &Path, disk: &Path, data: Option<&Path>, bus: Bus) -> Self {
+        let (serial, monitor) = (dir.join("serial"), dir.join("monitor"));
+        for socket in [&serial, &monitor] {
+            let _ = std::fs::remove_file(socket);
+        }
+        let mut command = Command::new("qemu-system-x86_64");
+        // 128 MiB is the least that the guest promises to work with.
+        command.args([
+            "-machine",
+            "q35",
+            "-accel",
+            "tcg,tb-size=64",
+            "-m",
+            "128",
+            "-nodefaults",
+            "-display",
+            "none",
+        ]);
+        command
+            .arg("-serial")
+            .arg(format!("unix:{},server=on,wait=on", serial.display()));
+        command
+            .arg("-monitor")
+            .arg(format!("unix:{},server=on,wait=off", monitor.display()));
+        command.args([
+            "-netdev",
+            "user,id=net",
+            "-device",
+            "virtio-net-pci,netdev=net,romfile=",
+        ]);
+        command.args(["-device", "virtio-rng-pci", "-device", "virtio-scsi-pci"]);
+        let mut drive = |id: &str, options: String, scsi: &str| {
+            command
+                .arg("-drive")
+                .arg(format!("if=none,id={id},{options}"));
+            let kind = if bus == Bus::Scsi {
+                scsi
+            } else {
+                "virtio-blk-pci"
+            };
+            command.arg("-device").arg(format!("{kind},drive={id}"));
+        };
+        drive(
+            "root",
+            format!("format=qcow2,file={}", disk.display()),
+            "scsi-hd",
+        );
+        if let Some(data) = data {
+            drive(
+                "data",
+                format!("format=raw,readonly=on,file={}", data.display()),
+                "scsi-cd",
+            );
+        }
+        let started = Instant::now();
+        let mut qemu = command
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("qemu-system-x86_64 is needed");
+        let console = loop {
+            match UnixStream::connect(&serial) {
+                Ok(stream) => break stream,
+                Err(e) => {
+                    assert!(qemu.try_wait().unwrap().is_none(), "QEMU ended early");
+                    assert!(started.elapsed() < PATIENCE, "no serial console: {e}");
+                    std::thread::yield_now();
+                }
+            }
+        };
+        let (send, output) = channel();
+        let mut reader = console.try_clone().unwrap();
+        std::thread::spawn(move || {
+            let mut buffer = [0u8; 4096];
+            while let Ok(n @ 1..) = reader.read(&mut buffer) {
+                if send.send(buffer[..n].to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        Vm {
+            qemu,
+            console,
+            output,
+            seen: String::new(),
+            used: 0,
+            monitor,
+            started,
+        }
+    }
+
+    /// Waits for a text after the last one waited for; returns what came between.
+    fn wait_for(&mut self, text: &str) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(at) = self.seen[self.used..].find(text) {
+                let between = self.seen[self.used..self.used + at].to_string();
+                self.used += at + text.len();
+                return between;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.output.recv_timeout(left) {
+                Ok(bytes) => self.seen.push_str(&String::from_utf8_lossy(&bytes)),
+                Err(RecvTimeoutError::Timeout) => {
+                    panic!("{text:?} did not come; the console:\n{}", self.seen)
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    panic!("QEMU ended before {text:?}; the console:\n{}", self.seen)
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, text: &str) {
+        self.console.write_all(text.as_bytes()).unwrap();
+    }
+
+    fn log_in(&mut self, host: &str, user: &str, password: &str) {
+        self.wait_for(&format!("{host} login:"));
+        self.send(&format!("{user}\n"));
+        self.wait_for("Password:");
+        self.send(&format!("{password}\n"));
+        self.wait_for(PROMPT);
+    }
+
+    /// Runs a line in the logged-in shell; returns its output.
+    fn run(&mut self, line: &str) -> String {
+        self.send(&format!("{line}\n"));
+        self.wait_for("\r\n");
+        let output = self.wait_for(&format!("demo@boxy{PROMPT}"));
+        output.trim_end().to_string()
+    }
+
+    fn monitor(&self, command: &str) {
+        let mut stream = UnixStream::connect(&self.monitor).unwrap();
+        writeln!(stream, "{command}").unwrap();
+        // The monitor answers with its banner and prompts; once the second prompt is there, the command was taken.
+        let mut text = String::new();
+        let mut buffer = [0u8; 1024];
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        while text.matches("(qemu)").count() < 2 {
+            let n = stream.read(&mut buffer).unwrap();
+            assert!(n > 0, "the monitor closed: {text}");
+            text.push_str(&String::from_utf8_lossy(&buffer[..n]));
+        }
+    }
+
+    fn wait_for_exit(&mut self) {
+        let deadline = Instant::now() + PATIENCE;
+        while let Ok(bytes) = self
+            .output
+            .recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        {
+            self.seen.push_str(&String::from_utf8_lossy(&bytes));
+        }
+        assert!(
+            Instant::now() < deadline,
+            "the guest did not power off; the console:\n{}",
+            self.seen
+        );
+        assert!(self.qemu.wait().unwrap().success());
+    }
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+    }
+}
