@@ -156,6 +156,8 @@ impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Value::String(text) => write!(f, "{text:?}"),
+            // Go prints nil as a string, and clients have seen it so.
+            Value::Null => f.write_str("\"null\""),
             other => write!(f, "{other}"),
         }
     }

@@ -1,5 +1,7 @@
 //! Server-side apply: tables, then laws.
 
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
 use ferrovirt_schema::Schema;
 use ferrovirt_schema::apply::{ApplyError, FieldSet, Manager, apply, track_update};
 use proptest::prelude::*;

@@ -1,5 +1,7 @@
 //! Patch tables and the laws they follow.
 
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
 use ferrovirt_schema::Schema;
 use ferrovirt_schema::patch::{json_patch, merge_patch, strategic_merge};
 use proptest::prelude::*;

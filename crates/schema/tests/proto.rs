@@ -1,5 +1,7 @@
 //! Transcoding: known bytes, round trips, hostile input.
 
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
 use ferrovirt_schema::proto::{Envelope, ProtoTable, decode_envelope, encode_envelope};
 use proptest::prelude::*;
 use serde_json::{Value, json};

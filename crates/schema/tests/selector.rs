@@ -1,5 +1,7 @@
 //! Selector tables: what is selected, what is refused and in which words.
 
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 
 use ferrovirt_schema::selector::{FieldOp, FieldSelector, LabelSelector};

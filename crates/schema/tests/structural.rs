@@ -1,5 +1,7 @@
 //! Schema tables: pruning, defaults, validation, and KubeVirt-like shapes.
 
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
 use ferrovirt_schema::structural::{Pool, default, prune, unknown_fields, validate};
 use ferrovirt_schema::{Definitions, Schema, cause};
 use proptest::prelude::*;
@@ -290,6 +292,86 @@ fn rules_are_kept() {
     );
 }
 
+#[test]
+fn custom_resources_name_their_types() {
+    for (source, why) in [
+        (
+            json!({}),
+            "openAPIV3Schema.type: Required value: must not be empty at the root",
+        ),
+        (
+            json!({"type": "array"}),
+            r#"openAPIV3Schema.type: Invalid value: "array": must be object at the root"#,
+        ),
+        (
+            json!({"type": "object", "properties": {"spec": {"properties": {}}}}),
+            "openAPIV3Schema.properties[spec].type: Required value: must not be empty for specified object fields",
+        ),
+        (
+            json!({"type": "object", "properties": {"l": {"type": "array", "items": {}}}}),
+            "openAPIV3Schema.properties[l].items.type: Required value: must not be empty for specified array items",
+        ),
+    ] {
+        assert_eq!(
+            cause::summary(&Schema::parse(&source).expect_err("not structural")),
+            why
+        );
+    }
+    for source in [
+        json!({"type": "object", "properties": {"a": {"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}]}}}),
+        json!({"type": "object", "properties": {"a": {"x-kubernetes-preserve-unknown-fields": true}}}),
+        json!({"type": "object", "not": {"properties": {"a": {"enum": ["x"]}}}}),
+    ] {
+        assert!(Schema::parse(&source).is_ok(), "{source}");
+    }
+}
+
+#[test]
+fn ports_have_the_protocol_their_key_needs() {
+    let definitions = Definitions::parse(&json!({
+        "io.k8s.api.core.v1.ContainerPort": {"type": "object", "properties": {"protocol": {"type": "string"}}},
+    }))
+    .expect("parses");
+    let mut port = json!({});
+    default(
+        &definitions
+            .get("io.k8s.api.core.v1.ContainerPort")
+            .expect("known"),
+        &mut port,
+    );
+    assert_eq!(port, json!({"protocol": "TCP"}));
+}
+
+/// Schemas that parse, so that the operations are reached.
+fn structural() -> impl Strategy<Value = Value> {
+    let kind = "(string|integer|number|boolean|object|array)";
+    let leaf = (kind, any::<bool>(), prop::option::of(any_json())).prop_map(
+        |(kind, nullable, default)| {
+            let mut out = json!({"type": kind, "nullable": nullable});
+            if let Some(default) = default {
+                out["default"] = default;
+            }
+            out
+        },
+    );
+    let name = "(a|b|spec|metadata|type|default)";
+    let node = leaf.prop_recursive(4, 32, 4, move |inner| {
+        let properties = prop::collection::btree_map(name, inner.clone(), 0..4);
+        prop_oneof![
+            (properties, prop::collection::vec(name, 0..2), any::<bool>()).prop_map(|(properties, required, keep)| {
+                json!({"type": "object", "properties": properties, "required": required, "x-kubernetes-preserve-unknown-fields": keep})
+            }),
+            inner.clone().prop_map(|one| json!({"type": "object", "additionalProperties": one})),
+            (inner.clone(), "(set|atomic|map)").prop_map(|(one, list)| {
+                json!({"type": "array", "items": one, "x-kubernetes-list-type": list, "x-kubernetes-list-map-keys": ["a"], "uniqueItems": true})
+            }),
+            (inner.clone(), inner).prop_map(|(one, other)| json!({"type": "object", "oneOf": [one], "anyOf": [other.clone()], "not": other})),
+        ]
+    });
+    prop::collection::btree_map(name, node, 0..4)
+        .prop_map(|properties| json!({"type": "object", "properties": properties}))
+}
+
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -310,17 +392,21 @@ fn any_json() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn nothing_panics(source in any_json(), mut document in any_json()) {
+    fn parsers_never_panic(source in any_json()) {
         let _ = Definitions::parse(&source);
-        if let Ok(schema) = Schema::parse(&source) {
-            let unknown = unknown_fields(&schema, &document);
-            prop_assert_eq!(unknown, prune(&schema, &mut document));
-            prop_assert!(prune(&schema, &mut document).is_empty());
-            default(&schema, &mut document);
-            let once = document.clone();
-            default(&schema, &mut document);
-            prop_assert_eq!(&once, &document);
-            validate(&schema, &document);
-        }
+        let _ = Schema::parse(&source);
+    }
+
+    #[test]
+    fn pruned_and_defaulted_documents_stay_so(source in structural(), mut document in any_json()) {
+        let schema = Schema::parse(&source).unwrap();
+        let unknown = unknown_fields(&schema, &document);
+        prop_assert_eq!(unknown, prune(&schema, &mut document));
+        prop_assert!(prune(&schema, &mut document).is_empty());
+        default(&schema, &mut document);
+        let once = document.clone();
+        default(&schema, &mut document);
+        prop_assert_eq!(&once, &document);
+        validate(&schema, &document);
     }
 }

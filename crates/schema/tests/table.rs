@@ -1,5 +1,7 @@
 //! Printer column tables.
 
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
 use ferrovirt_schema::table::{Column, ColumnKind, JsonPath, cells, crd_columns};
 use proptest::prelude::*;
 use serde_json::{Value, json};

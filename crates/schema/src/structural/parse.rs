@@ -19,6 +19,45 @@ const PROSE: [&str; 6] = [
     "id",
 ];
 
+/// Defaults that list keys need and the published definitions leave out.
+const KEY_DEFAULTS: [(&str, &str, &str); 2] = [
+    ("io.k8s.api.core.v1.ContainerPort", "protocol", "TCP"),
+    ("io.k8s.api.core.v1.ServicePort", "protocol", "TCP"),
+];
+
+/// Where a schema stands, which decides what it has to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Root,
+    Field,
+    Items,
+    /// Below `allOf`, `anyOf`, `oneOf` or `not`: a condition on a value whose type is given elsewhere.
+    Condition,
+}
+
+/// The schema being read.
+#[derive(Clone, Copy)]
+struct At<'a> {
+    path: &'a str,
+    place: Place,
+    depth: usize,
+}
+
+impl At<'_> {
+    fn below<'a>(&self, path: &'a str, place: Place) -> At<'a> {
+        let place = if self.place == Place::Condition {
+            Place::Condition
+        } else {
+            place
+        };
+        At {
+            path,
+            place,
+            depth: self.depth + 1,
+        }
+    }
+}
+
 /// Shares equal subtrees and compiled patterns between the schemas parsed through it.
 #[derive(Debug, Default)]
 pub struct Pool {
@@ -38,7 +77,14 @@ impl Pool {
         };
         let mut source = source.clone();
         add_type_meta(&mut source);
-        let (_, root) = reader.node(&source, "openAPIV3Schema", 0);
+        let (_, root) = reader.node(
+            &source,
+            At {
+                path: "openAPIV3Schema",
+                place: Place::Root,
+                depth: 0,
+            },
+        );
         let causes = reader.causes;
         let warnings = std::mem::take(&mut self.warnings);
         if causes.is_empty() {
@@ -71,7 +117,14 @@ impl Pool {
                 causes: Vec::new(),
                 references: Some(&slots),
             };
-            let (_, mut node) = reader.node(entry, name, 0);
+            let (_, mut node) = reader.node(
+                &with_key_defaults(name, entry),
+                At {
+                    path: name,
+                    place: Place::Root,
+                    depth: 0,
+                },
+            );
             causes.append(&mut reader.causes);
             // Clients write quantities as numbers too, and the published definition does not say so.
             if name.ends_with(".api.resource.Quantity") {
@@ -163,6 +216,20 @@ fn add_type_meta(source: &mut Value) {
     }
 }
 
+fn with_key_defaults(name: &str, entry: &Value) -> Value {
+    let mut entry = entry.clone();
+    for (_, property, default) in KEY_DEFAULTS
+        .iter()
+        .filter(|(definition, ..)| *definition == name)
+    {
+        if let Some(Value::Object(property)) = entry.pointer_mut(&format!("/properties/{property}"))
+        {
+            property.entry("default").or_insert_with(|| json!(default));
+        }
+    }
+    entry
+}
+
 struct Reader<'a> {
     pool: &'a mut Pool,
     causes: Vec<Cause>,
@@ -171,7 +238,8 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn node(&mut self, source: &Value, path: &str, depth: usize) -> (usize, Arc<Node>) {
+    fn node(&mut self, source: &Value, at: At<'_>) -> (usize, Arc<Node>) {
+        let At { path, depth, .. } = at;
         if depth > MAX_DEPTH {
             self.causes
                 .push(Cause::forbidden(path, "schema is nested too deeply"));
@@ -199,10 +267,10 @@ impl Reader<'_> {
         let mut key = Map::new();
         for (name, value) in fields {
             if !PROSE.contains(&name.as_str()) {
-                self.attribute(&mut node, &mut key, name, value, path, depth);
+                self.attribute(&mut node, &mut key, name, value, at);
             }
         }
-        self.finish(&mut node, &mut key, fields, path, depth);
+        self.finish(&mut node, &mut key, fields, at);
         let key = Value::Object(key).to_string();
         if let Some((id, known)) = self.pool.nodes.get(&key) {
             return (*id, known.clone());
@@ -221,9 +289,9 @@ impl Reader<'_> {
         key: &mut Map<String, Value>,
         name: &str,
         value: &Value,
-        path: &str,
-        depth: usize,
+        at: At<'_>,
     ) {
+        let path = at.path;
         match name {
             "properties" => {
                 let Some(entries) = self.object(value, path, name) else {
@@ -232,8 +300,10 @@ impl Reader<'_> {
                 let mut children = Vec::with_capacity(entries.len());
                 let mut ids = Map::new();
                 for (property, schema) in entries {
-                    let (id, child) =
-                        self.node(schema, &format!("{path}.properties[{property}]"), depth + 1);
+                    let (id, child) = self.node(
+                        schema,
+                        at.below(&format!("{path}.properties[{property}]"), Place::Field),
+                    );
                     ids.insert(property.clone(), json!(id));
                     children.push((property.as_str().into(), child));
                 }
@@ -251,14 +321,17 @@ impl Reader<'_> {
                     key.insert(name.to_owned(), value.clone());
                 }
                 schema => {
-                    let (id, child) =
-                        self.node(schema, &format!("{path}.additionalProperties"), depth + 1);
+                    let (id, child) = self.node(
+                        schema,
+                        at.below(&format!("{path}.additionalProperties"), Place::Field),
+                    );
                     node.additional = Additional::Node(child);
                     key.insert(name.to_owned(), json!(id));
                 }
             },
             "items" => {
-                let (id, child) = self.node(value, &format!("{path}.items"), depth + 1);
+                let (id, child) =
+                    self.node(value, at.below(&format!("{path}.items"), Place::Items));
                 node.items = Some(child);
                 key.insert(name.to_owned(), json!(id));
             }
@@ -297,12 +370,15 @@ impl Reader<'_> {
                 if let ("allOf", [one], true) = (name, list.as_slice(), self.references.is_some())
                     && let Some(reference) = one.get("$ref")
                 {
-                    return self.attribute(node, key, "$ref", reference, path, depth);
+                    return self.attribute(node, key, "$ref", reference, at);
                 }
                 let mut ids = Vec::new();
                 let mut nodes = Vec::new();
                 for (index, one) in list.iter().enumerate() {
-                    let (id, child) = self.node(one, &format!("{path}.{name}[{index}]"), depth + 1);
+                    let (id, child) = self.node(
+                        one,
+                        at.below(&format!("{path}.{name}[{index}]"), Place::Condition),
+                    );
                     ids.push(id);
                     nodes.push(child);
                 }
@@ -316,7 +392,8 @@ impl Reader<'_> {
                 key.insert(name.to_owned(), json!(ids));
             }
             "not" => {
-                let (id, child) = self.node(value, &format!("{path}.not"), depth + 1);
+                let (id, child) =
+                    self.node(value, at.below(&format!("{path}.not"), Place::Condition));
                 checks(node).not = Some(child);
                 key.insert(name.to_owned(), json!(id));
             }
@@ -367,9 +444,9 @@ impl Reader<'_> {
         node: &mut Node,
         key: &mut Map<String, Value>,
         fields: &Map<String, Value>,
-        path: &str,
-        depth: usize,
+        at: At<'_>,
     ) {
+        let At { path, depth, .. } = at;
         for (limit, exclusive) in [
             ("minimum", "exclusiveMinimum"),
             ("maximum", "exclusiveMaximum"),
@@ -419,7 +496,9 @@ impl Reader<'_> {
         if node.int_or_string {
             node.kind = None;
         }
-        if self.references.is_some() {
+        if self.references.is_none() {
+            self.check_structural(node, at);
+        } else {
             // Only what the server's own types mean by a default; the rest are the zero values of Go structs.
             node.default = node.default.take().filter(|d| !is_zero(d));
             let free = node.properties.is_empty()
@@ -431,6 +510,27 @@ impl Reader<'_> {
             }
             key.insert("x-dialect".to_owned(), json!("definitions"));
         }
+    }
+
+    /// A custom resource has to say the type of each of its fields, or nothing could be pruned or merged by it.
+    fn check_structural(&mut self, node: &Node, at: At<'_>) {
+        let field = || format!("{}.type", at.path);
+        let untyped = node.kind.is_none() && !node.int_or_string && !node.preserve_unknown;
+        let detail = match at.place {
+            Place::Root if node.kind.is_none() => "must not be empty at the root",
+            Place::Root if node.kind != Some(Type::Object) => {
+                let found = json!(node.kind.map_or("", Type::name));
+                return self.causes.push(Cause::invalid(
+                    field(),
+                    &found,
+                    "must be object at the root",
+                ));
+            }
+            Place::Field if untyped => "must not be empty for specified object fields",
+            Place::Items if untyped => "must not be empty for specified array items",
+            _ => return,
+        };
+        self.causes.push(Cause::required(field(), detail));
     }
 
     fn type_of(&mut self, value: &Value, path: &str) -> Option<Type> {
