@@ -85,7 +85,8 @@ impl Cause {
     }
 
     pub fn too_long(field: impl Into<String>, max: u64) -> Self {
-        let detail = format!("may not be more than {max} bytes");
+        let bytes = if max == 1 { "byte" } else { "bytes" };
+        let detail = format!("may not be more than {max} {bytes}");
         Self::worded(CauseKind::FieldValueTooLong, field, "Too long", &detail)
     }
 
@@ -156,8 +157,6 @@ impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Value::String(text) => write!(f, "{text:?}"),
-            // Go prints nil as a string, and clients have seen it so.
-            Value::Null => f.write_str("\"null\""),
             other => write!(f, "{other}"),
         }
     }

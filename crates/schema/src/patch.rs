@@ -25,7 +25,7 @@ pub enum PatchError {
     Missing(String),
     #[error("testing value {0} failed: test failed")]
     TestFailed(String),
-    #[error("Unable to access invalid index: {0}: invalid index referenced")]
+    #[error("{0}: invalid index referenced")]
     Index(String),
     #[error(
         "Unable to complete the copy, the accumulated size increase of copy is {0}, exceeding the limit"

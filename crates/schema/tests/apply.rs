@@ -157,6 +157,28 @@ fn merging_and_removal() {
 }
 
 #[test]
+fn elements_of_others_keep_their_place() {
+    let names = |list: &[&str]| json!({"disks": list.iter().map(|name| json!({"name": name})).collect::<Vec<_>>()});
+    for (live, applied, expected) in [
+        (vec!["a", "b"], vec!["n"], vec!["a", "b", "n"]),
+        (vec!["a", "b"], vec!["n", "b"], vec!["a", "n", "b"]),
+        (vec!["a", "x", "b"], vec!["b", "a"], vec!["x", "b", "a"]),
+        (
+            vec!["a", "x", "b", "y"],
+            vec!["a", "n", "b"],
+            vec!["a", "x", "n", "b", "y"],
+        ),
+    ] {
+        let one = put(None, names(&live), "one");
+        assert_eq!(
+            put(Some(&one), names(&applied), "two")["spec"],
+            names(&expected),
+            "{live:?} + {applied:?}"
+        );
+    }
+}
+
+#[test]
 fn two_managers_share_an_object() {
     let one = put(
         None,

@@ -55,7 +55,7 @@ fn json_patches() {
         ),
         (
             json!([{"op": "replace", "path": "/q", "value": 1}]),
-            "replace operation does not apply: doc is missing path: \"/q\": missing value",
+            "replace operation does not apply: doc is missing key: /q: missing value",
         ),
         (
             json!([{"op": "remove", "path": "/q"}]),
@@ -63,7 +63,15 @@ fn json_patches() {
         ),
         (
             json!([{"op": "add", "path": "/a/b/9", "value": 1}]),
-            "Unable to access invalid index: 9: invalid index referenced",
+            "error in add for path: '/a/b/9': Unable to access invalid index: 9: invalid index referenced",
+        ),
+        (
+            json!([{"op": "test", "path": "/q/r", "value": null}]),
+            "test operation does not apply: is missing path: /q/r: missing value",
+        ),
+        (
+            json!([{"op": "move", "from": "/q/r", "path": "/a"}]),
+            "move operation does not apply: doc is missing from path: /q/r: missing value",
         ),
         (
             json!([{"op": "frob", "path": "/a"}]),

@@ -196,12 +196,12 @@ fn validation_words() {
     check(
         json!({"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}),
         json!({"a": 1, "b": 1}),
-        r#"spec: Invalid value: "": "spec" must validate one and only one schema (oneOf). Found 2 valid alternatives"#,
+        r#"<nil>: Invalid value: "": "spec" must validate one and only one schema (oneOf). Found 2 valid alternatives"#,
     );
     check(
         json!({"type": "object", "not": {"required": ["a"]}}),
         json!({"a": 1}),
-        r#"spec: Invalid value: "": "spec" must not validate the schema (not)"#,
+        r#"<nil>: Invalid value: "": "spec" must not validate the schema (not)"#,
     );
     check(
         json!({"type": "object", "anyOf": [{"required": ["a"]}]}),

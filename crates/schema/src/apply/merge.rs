@@ -32,7 +32,7 @@ pub(super) fn merge(node: Option<&Node>, live: &Value, applied: &Value, depth: u
     }
 }
 
-/// Elements keep the applied order; those that are only in the live list stay before the applied element they preceded.
+/// Elements take the applied order. Those that are only in the live list stay before the next element that both have.
 fn merge_lists(
     items: Option<&Node>,
     live: &[(String, &Value)],
@@ -43,28 +43,31 @@ fn merge_lists(
     let live_by_name: BTreeMap<&String, &Value> =
         live.iter().map(|(name, value)| (name, *value)).collect();
     let wanted: BTreeSet<&String> = applied.iter().map(|(name, _)| name).collect();
-    let mut done = BTreeSet::new();
-    let mut out = Vec::with_capacity(live.len() + applied.len());
+    let mut shared = applied
+        .iter()
+        .map(|(name, _)| name)
+        .filter(|name| live_by_name.contains_key(name))
+        .peekable();
     let mut next = applied.iter();
+    let mut out = Vec::with_capacity(live.len() + applied.len());
     for (name, value) in live {
         if !wanted.contains(name) {
             out.push((*value).clone());
-            continue;
+        } else if shared.next_if_eq(&name).is_some() {
+            for (applied_name, value) in next.by_ref() {
+                out.push(merged(
+                    items,
+                    live_by_name.get(applied_name).copied(),
+                    value,
+                    keyed,
+                    depth,
+                ));
+                if applied_name == name {
+                    break;
+                }
+            }
         }
-        // Bring the applied elements up to and including this one, unless an earlier step has.
-        while !done.contains(name) {
-            let Some((name, value)) = next.next() else {
-                break;
-            };
-            out.push(merged(
-                items,
-                live_by_name.get(name).copied(),
-                value,
-                keyed,
-                depth,
-            ));
-            done.insert(name);
-        }
+        // An element that both have, but in another order, comes with the applied ones.
     }
     for (name, value) in next {
         out.push(merged(

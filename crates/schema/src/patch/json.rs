@@ -53,7 +53,11 @@ fn run(document: &mut Value, operation: &Value, copied: &mut usize) -> Result<()
         "replace" => {
             let value = value()?;
             checked_depth(&path, &value)?;
-            *find(document, &path).ok_or_else(|| absent("replace", &path))? = value;
+            if !has_parent(document, &path) {
+                return Err(absent("replace", "doc is missing path", &path.text));
+            }
+            let place = find(document, &path);
+            *place.ok_or_else(|| absent("replace", "doc is missing key", &path.text))? = value;
             Ok(())
         }
         "move" => {
@@ -70,7 +74,7 @@ fn run(document: &mut Value, operation: &Value, copied: &mut usize) -> Result<()
         "copy" => {
             let from = from()?;
             let value = find(document, &from)
-                .ok_or_else(|| absent("copy", &from))?
+                .ok_or_else(|| absent("copy", "doc is missing from path", &from.text))?
                 .clone();
             *copied += value.to_string().len();
             if *copied > MAX_COPIED_BYTES {
@@ -81,6 +85,9 @@ fn run(document: &mut Value, operation: &Value, copied: &mut usize) -> Result<()
         "test" => {
             // An absent value equals an explicit null here, as upstream has it.
             let wanted = operation.get("value").unwrap_or(&Value::Null);
+            if !has_parent(document, &path) {
+                return Err(absent("test", "is missing path", &path.text));
+            }
             let actual = find(document, &path).map_or(&Value::Null, |v| v);
             if equal(actual, wanted) {
                 Ok(())
@@ -123,6 +130,16 @@ fn find<'a>(document: &'a mut Value, path: &Pointer) -> Option<&'a mut Value> {
     walk(document, &path.tokens)
 }
 
+fn has_parent(document: &mut Value, path: &Pointer) -> bool {
+    match path.tokens.split_last() {
+        Some((_, parents)) => matches!(
+            walk(document, parents),
+            Some(Value::Object(_) | Value::Array(_))
+        ),
+        None => true,
+    }
+}
+
 fn walk<'a>(mut at: &'a mut Value, tokens: &[String]) -> Option<&'a mut Value> {
     for token in tokens {
         at = match at {
@@ -152,12 +169,16 @@ fn add(document: &mut Value, path: &Pointer, value: Value) -> Result<(), PatchEr
             let index = if last == "-" {
                 list.len()
             } else {
-                insertion(list.len(), last)?
+                insertion(list.len(), last).map_err(|e| at_path("add", &path.text, e))?
             };
             list.insert(index, value);
             Ok(())
         }
-        _ => Err(absent("add", path)),
+        _ => Err(absent(
+            "add",
+            "doc is missing path",
+            format_args!("\"{}\"", path.text),
+        )),
     }
 }
 
@@ -174,17 +195,33 @@ fn remove(document: &mut Value, path: &Pointer, op: &str) -> Result<Value, Patch
         }),
         Some(Value::Array(list)) => match existing(list.len(), last) {
             Some(index) => Ok(list.remove(index)),
-            None => Err(PatchError::Index(last.clone())),
+            None => Err(at_path(op, &path.text, bad_index(last))),
         },
-        _ => Err(absent(op, path)),
+        _ if op == "move" => Err(absent(op, "doc is missing from path", &path.text)),
+        _ => Err(absent(
+            op,
+            "doc is missing path",
+            format_args!("\"{}\"", path.text),
+        )),
     }
 }
 
-fn absent(op: &str, path: &Pointer) -> PatchError {
-    PatchError::Missing(format!(
-        "{op} operation does not apply: doc is missing path: \"{}\"",
-        path.text
-    ))
+/// Some of these quote the path and some do not; so does the original.
+fn absent(op: &str, what: &str, path: impl std::fmt::Display) -> PatchError {
+    PatchError::Missing(format!("{op} operation does not apply: {what}: {path}"))
+}
+
+fn at_path(op: &str, path: &str, error: PatchError) -> PatchError {
+    match error {
+        PatchError::Index(text) => {
+            PatchError::Index(format!("error in {op} for path: '{path}': {text}"))
+        }
+        other => other,
+    }
+}
+
+fn bad_index(token: &str) -> PatchError {
+    PatchError::Index(format!("Unable to access invalid index: {token}"))
 }
 
 fn checked_depth(path: &Pointer, value: &Value) -> Result<(), PatchError> {
@@ -209,7 +246,7 @@ fn existing(len: usize, token: &str) -> Option<usize> {
 
 fn insertion(len: usize, token: &str) -> Result<usize, PatchError> {
     // One past the end is a place to insert, so the same rules apply to a list one longer.
-    existing(len + 1, token).ok_or_else(|| PatchError::Index(token.to_owned()))
+    existing(len + 1, token).ok_or_else(|| bad_index(token))
 }
 
 fn equal(a: &Value, b: &Value) -> bool {

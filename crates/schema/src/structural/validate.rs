@@ -9,6 +9,9 @@ use super::parse::type_name;
 use super::prune::{push_index, push_name};
 use super::{Cause, ListType, MAX_DEPTH, Node, Schema, Type, format};
 
+/// How Go prints a field path that is not there.
+const NO_FIELD: &str = "<nil>";
+
 /// Checks a document, usually after [`super::prune`] and [`super::default`].
 pub fn validate(schema: &Schema, document: &Value) -> Vec<Cause> {
     let mut found = Vec::new();
@@ -196,16 +199,24 @@ fn check_combined(
         check(node, value, path, depth + 1, &mut inner);
         inner
     };
-    // The value is left empty here, as upstream does: these may be whole documents.
+    // Neither field nor value are given here, as upstream does: the value may be a whole document.
     let refuse = |path: &str, text: &str| {
-        Cause::invalid(path, &json!(""), format!("\"{path}\" must {text}"))
+        Cause::invalid(NO_FIELD, &json!(""), format!("\"{path}\" must {text}"))
     };
-    for node in &checks.all_of {
-        let inner = faults(node, path);
-        if !inner.is_empty() {
-            found.extend(inner);
-        }
+    let all: Vec<_> = checks
+        .all_of
+        .iter()
+        .map(|node| faults(node, path))
+        .collect();
+    match all.iter().filter(|inner| inner.is_empty()).count() {
+        valid if valid == all.len() => {}
+        0 => found.push(refuse(
+            path,
+            "validate all the schemas (allOf). None validated",
+        )),
+        _ => found.push(refuse(path, "validate all the schemas (allOf)")),
     }
+    found.extend(all.into_iter().flatten());
     if !checks.any_of.is_empty() {
         let all: Vec<_> = checks
             .any_of
