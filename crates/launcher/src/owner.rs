@@ -9,6 +9,7 @@
 //!          --- nobody released within `exit_timeout` -------> exit
 //! ```
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ferrovirt_machine::protocol::{ErrorCode, MachineState, ProtocolError, Request};
@@ -24,7 +25,7 @@ use crate::prepare;
 pub type Answer = Result<String, ProtocolError>;
 
 /// Turns a spec into the hypervisor's language.
-pub type Translate = fn(&MachineSpec) -> String;
+pub type Translate = Arc<dyn Fn(&MachineSpec) -> String + Send + Sync>;
 
 pub enum Message {
     Request {
@@ -37,7 +38,7 @@ pub enum Message {
     Terminate,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Settings {
     /// Key of the hypervisor this launcher runs; a spec for another one is refused.
     pub hypervisor: &'static str,
@@ -197,8 +198,11 @@ impl<B: Backend> Owner<B> {
                 Ok(String::new())
             }
             Verdict::Start(spec) => {
-                self.tasks
-                    .spawn(start(self.backend.clone(), self.settings.translate, spec));
+                self.tasks.spawn(start(
+                    self.backend.clone(),
+                    self.settings.translate.clone(),
+                    spec,
+                ));
                 Ok(String::new())
             }
             Verdict::Answer(action) => {

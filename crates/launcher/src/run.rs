@@ -1,11 +1,12 @@
 //! `ferrovirt-launcher run`: everything put together.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use ferrovirt_machine::hypervisor;
 use ferrovirt_machine::protocol::MachinePhase;
-use ferrovirt_machine::xml::domain_xml;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -37,9 +38,10 @@ pub async fn run(options: Options) -> anyhow::Result<u8> {
         capabilities: options.capabilities,
     };
     let backend = LibvirtBackend::run(supervisor, events);
+    let hypervisor = hypervisor::find(options.runtime.name()).map_err(anyhow::Error::msg)?;
     let settings = Settings {
         hypervisor: options.runtime.name(),
-        translate: domain_xml,
+        translate: Arc::new(move |spec| hypervisor.domain_xml(spec)),
         linger: options.linger,
         exit_timeout: options.exit_timeout,
     };

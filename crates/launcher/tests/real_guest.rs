@@ -24,9 +24,13 @@ grep -q '^[^:]*:[^:]*:107:' /run/passwd || echo 'qemu:x:107:107::/:/sbin/nologin
 grep -q '^[^:]*:[^:]*:107:' /run/group || echo 'qemu:x:107:' >> /run/group
 for f in passwd group; do mount --bind /run/$f /etc/$f; done
 cp "$LAUNCHER" /run/launcher
+mknod -m 666 /run/tun c 10 200
+mount --bind /run/tun /dev/net/tun
+ip tuntap add tap0 mode tap user 107 group 107
+ip link set tap0 up
 chown -R 107:107 /run/libvirt /run/kubevirt-private
 exec setpriv --reuid 107 --regid 107 --clear-groups --inh-caps=-all \
-    /run/launcher run --socket-dir "$SOCKETS" --linger 300
+    /run/launcher $COMMAND
 "#;
 
 /// A boot sector that powers the machine off: port 0x604 is the power management register of `q35`.
@@ -41,34 +45,52 @@ struct Launcher {
     dir: tempfile::TempDir,
 }
 
+/// The launcher's binary with these arguments, in its container.
+fn container(arguments: &str) -> Command {
+    let mut command = Command::new("unshare");
+    command
+        .args([
+            "--mount",
+            "--net",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        ])
+        .args(["sh", "-c", CONTAINER])
+        .env("LAUNCHER", env!("CARGO_BIN_EXE_ferrovirt-launcher"))
+        .env("COMMAND", arguments)
+        .process_group(0);
+    command
+}
+
+/// A directory that the launcher's user may write.
+fn shared_dir() -> tempfile::TempDir {
+    let dir = tempfile::Builder::new()
+        .prefix("launcher-")
+        .tempdir_in("/tmp")
+        .unwrap();
+    let status = Command::new("chown")
+        .arg("107:107")
+        .arg(dir.path())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    dir
+}
+
 impl Launcher {
     fn start() -> Self {
-        let dir = tempfile::Builder::new()
-            .prefix("launcher-")
-            .tempdir_in("/tmp")
-            .unwrap();
-        let status = Command::new("chown")
-            .arg("107:107")
-            .arg(dir.path())
-            .status()
-            .unwrap();
-        assert!(status.success());
-        let process = Command::new("unshare")
-            .args([
-                "--mount",
-                "--pid",
-                "--fork",
-                "--kill-child",
-                "--mount-proc",
-                "sh",
-                "-c",
-                CONTAINER,
-            ])
-            .env("LAUNCHER", env!("CARGO_BIN_EXE_ferrovirt-launcher"))
-            .env("SOCKETS", dir.path())
-            .process_group(0)
-            .spawn()
-            .unwrap();
+        Self::start_with("")
+    }
+
+    fn start_with(arguments: &str) -> Self {
+        let dir = shared_dir();
+        let command = format!(
+            "run --socket-dir {} --linger 300 {arguments}",
+            dir.path().display()
+        );
+        let process = container(&command).spawn().unwrap();
         Self { process, dir }
     }
 
@@ -351,4 +373,108 @@ async fn a_termination_signal_ends_the_machine() {
     assert_eq!(state.stop_reason, Some(StopReason::Destroyed));
     drop(client);
     assert_eq!(launcher.exit_code().await, 0);
+}
+
+#[tokio::test]
+async fn a_machine_uses_the_tap_it_is_given() {
+    if !possible() {
+        return;
+    }
+    let launcher = Launcher::start();
+    let mut client = launcher.subscribed().await;
+    let mut spec = launcher.spec(&HALT);
+    spec["devices"]["interfaces"] = json!([{
+        "name": "default", "attachment": {"type": "tap", "device": "tap0"}, "model": "virtio-non-transitional",
+        "mac": "02:00:00:00:00:01",
+    }]);
+    client.ask_ok(json!({"type": "sync", "spec": spec})).await;
+    let state = client
+        .state(|state| state.phase == MachinePhase::Running || state.phase == MachinePhase::Stopped)
+        .await;
+    assert_eq!(state.phase, MachinePhase::Running, "{state:?}");
+    let qemu = launcher.find("qemu-system");
+    let descriptors = fs::read_dir(format!("/proc/{qemu}/fdinfo")).unwrap();
+    let tap = descriptors
+        .filter_map(|entry| fs::read_to_string(entry.unwrap().path()).ok())
+        .any(|info| {
+            info.lines()
+                .any(|line| line.starts_with("iff:") && line.ends_with("tap0"))
+        });
+    assert!(tap, "QEMU holds tap0");
+    client.ask_ok(json!({"type": "kill"})).await;
+    client
+        .state(|state| state.phase == MachinePhase::Stopped)
+        .await;
+    client.ask_ok(json!({"type": "release"})).await;
+    assert_eq!(launcher.exit_code().await, 0);
+}
+
+#[tokio::test]
+async fn a_seeded_launcher_does_not_probe() {
+    if !possible() {
+        return;
+    }
+    const MARK: &str = "<!-- seeded -->";
+    let dir = shared_dir();
+    let output = container(&format!("probe --out {}", dir.path().display()))
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let hypervisor = &report["hypervisors"][0];
+    assert_eq!(hypervisor["name"], "qemu-kvm");
+    let emulation = hypervisor["virtTypes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|found| found["type"] == "qemu")
+        .unwrap();
+    assert!(
+        emulation["machineTypes"]
+            .as_array()
+            .unwrap()
+            .contains(&json!("q35")),
+        "{emulation}"
+    );
+    assert!(
+        emulation["cpuModels"]
+            .as_array()
+            .unwrap()
+            .contains(&json!({"name": "qemu64", "usable": true}))
+    );
+
+    // A probe would write the file anew, without the mark.
+    for entry in fs::read_dir(dir.path()).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap() + MARK;
+        fs::write(&path, text).unwrap();
+    }
+    let launcher = Launcher::start_with(&format!("--capabilities-cache {}", dir.path().display()));
+    let mut client = launcher.subscribed().await;
+    client
+        .ask_ok(json!({"type": "sync", "spec": launcher.spec(&HALT)}))
+        .await;
+    client
+        .state(|state| state.phase == MachinePhase::Running)
+        .await;
+    let cache = format!(
+        "/proc/{}/root/run/libvirt/cache/libvirt/qemu/cache/capabilities",
+        launcher.find("launcher")
+    );
+    let cached: Vec<_> = fs::read_dir(cache)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    assert!(!cached.is_empty());
+    for path in cached {
+        assert!(
+            fs::read_to_string(&path).unwrap().ends_with(MARK),
+            "{} was probed again",
+            path.display()
+        );
+    }
 }

@@ -8,6 +8,7 @@ mod support;
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ferrovirt_launcher::domain::{DomainEvent, Started};
@@ -39,7 +40,7 @@ async fn play(path: &Path) {
     let (events, receiver) = mpsc::unbounded_channel();
     let settings = Settings {
         hypervisor: "qemu-kvm",
-        translate: |_| "<domain/>".into(),
+        translate: Arc::new(|_| "<domain/>".into()),
         linger: Duration::from_millis(50),
         exit_timeout: Duration::from_secs(600),
     };

@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use super::{DaemonCommand, Dirs, LibvirtRuntime};
 
@@ -107,6 +107,7 @@ impl LibvirtRuntime for QemuKvm {
             .arg("--pid-file")
             .arg(dirs.base().join("daemon.pid"))
             .current_dir("/")
+            .stdin(Stdio::null())
             .env_clear()
             .env(
                 "PATH",
