@@ -1,0 +1,103 @@
+//! Events on pods, with the kubelet's reasons. An event that cannot be written is only logged.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Api, PostParams};
+
+use crate::status::time;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Severity {
+    Normal,
+    Warning,
+}
+
+#[derive(Clone)]
+pub struct Events {
+    client: kube::Client,
+    host: String,
+    /// What was said about which pod, and when: a retry loop must not fill the store.
+    said: Arc<Mutex<HashMap<(String, String, String), Instant>>>,
+}
+
+/// A repetition within this time is dropped.
+const QUIET: Duration = Duration::from_secs(300);
+
+impl Events {
+    pub fn new(client: kube::Client, host: &str) -> Self {
+        Self {
+            client,
+            host: host.to_owned(),
+            said: Arc::default(),
+        }
+    }
+
+    /// Writes the event in the background.
+    pub fn publish(
+        &self,
+        component: &'static str,
+        pod: &Pod,
+        severity: Severity,
+        reason: &str,
+        message: &str,
+    ) {
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        let now = Instant::now();
+        {
+            let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+            said.retain(|_, at| now.duration_since(*at) < QUIET);
+            if said
+                .insert((uid.clone(), reason.to_owned(), message.to_owned()), now)
+                .is_some()
+            {
+                return;
+            }
+        }
+        let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        let at = Timestamp::now();
+        let event = Event {
+            metadata: ObjectMeta {
+                name: Some(format!("{name}.{:x}", at.as_nanosecond())),
+                namespace: Some(namespace.clone()),
+                ..Default::default()
+            },
+            involved_object: ObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("Pod".to_owned()),
+                name: Some(name),
+                namespace: Some(namespace.clone()),
+                uid: Some(uid),
+                resource_version: pod.metadata.resource_version.clone(),
+                ..Default::default()
+            },
+            reason: Some(reason.to_owned()),
+            message: Some(message.chars().take(1024).collect()),
+            type_: Some(match severity {
+                Severity::Normal => "Normal".to_owned(),
+                Severity::Warning => "Warning".to_owned(),
+            }),
+            count: Some(1),
+            first_timestamp: Some(time(at)),
+            last_timestamp: Some(time(at)),
+            source: Some(EventSource {
+                component: Some(component.to_owned()),
+                host: Some(self.host.clone()),
+            }),
+            reporting_component: Some(component.to_owned()),
+            reporting_instance: Some(self.host.clone()),
+            ..Default::default()
+        };
+        let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
+        tokio::spawn(async move {
+            if let Err(error) = api.create(&PostParams::default(), &event).await {
+                tracing::debug!(%error, reason = event.reason, "cannot write an event");
+            }
+        });
+    }
+}

@@ -1,0 +1,633 @@
+//! Volumes of a pod on the host, in the kubelet's layout. Everything that holds secrets lives in memory.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown};
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, EmptyDirVolumeSource, EnvVar, KeyToPath, PersistentVolume, PersistentVolumeClaim,
+    Pod, Secret, ServiceAccount, Volume, VolumeProjection,
+};
+use kube::api::{Api, PostParams};
+use nix::mount::{MsFlags, mount};
+
+use crate::downward::{self, DownwardError};
+use crate::images::{ImageError, Images};
+use crate::payload::{self, Payload, PayloadError};
+use crate::podspec::{Identity, VolumeSource};
+use crate::records::PodDir;
+use crate::resources;
+
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeError {
+    #[error("volume {0:?} is of a kind that embedded mode does not support")]
+    Unsupported(String),
+    #[error("volume {volume:?}: {kind} {name:?} cannot be read")]
+    Read {
+        volume: String,
+        kind: &'static str,
+        name: String,
+        source: Box<kube::Error>,
+    },
+    #[error("volume {volume:?}: {kind} {name:?} not found")]
+    NotFound {
+        volume: String,
+        kind: &'static str,
+        name: String,
+    },
+    #[error("volume {volume:?}: {kind} {name:?} has no key {key:?}")]
+    NoKey {
+        volume: String,
+        kind: &'static str,
+        name: String,
+        key: String,
+    },
+    #[error(
+        "volume {volume:?}: persistentvolumeclaim {claim:?} is not bound to a volume on this node"
+    )]
+    Unbound { volume: String, claim: String },
+    #[error("volume {volume:?}")]
+    Image { volume: String, source: ImageError },
+    #[error("volume {volume:?}")]
+    Downward {
+        volume: String,
+        source: DownwardError,
+    },
+    #[error("volume {volume:?}")]
+    Payload {
+        volume: String,
+        source: PayloadError,
+    },
+    #[error("cannot {action} {path}")]
+    Io {
+        action: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+}
+
+/// Brings volumes of one pod into being.
+#[derive(Clone, Copy)]
+pub struct Volumes<'a> {
+    pub client: &'a kube::Client,
+    pub images: &'a dyn Images,
+    pub dir: &'a PodDir,
+    pub pod: &'a Pod,
+    pub identity: Identity,
+}
+
+const DEFAULT_MODE: i32 = 0o644;
+
+impl Volumes<'_> {
+    /// Makes every volume and says where it is.
+    pub async fn prepare(&self) -> Result<BTreeMap<String, VolumeSource>, VolumeError> {
+        let mut out = BTreeMap::new();
+        for volume in self
+            .pod
+            .spec
+            .iter()
+            .flat_map(|spec| spec.volumes.iter().flatten())
+        {
+            out.insert(volume.name.clone(), self.one(volume).await?);
+        }
+        Ok(out)
+    }
+
+    /// Brings downwardAPI volumes up to date with the pod's labels and annotations.
+    pub fn refresh(&self) -> Result<(), VolumeError> {
+        for volume in self
+            .pod
+            .spec
+            .iter()
+            .flat_map(|spec| spec.volumes.iter().flatten())
+        {
+            if let Some(source) = &volume.downward_api {
+                let path = self.dir.volume("kubernetes.io~downward-api", &volume.name);
+                let items = source.items.as_deref().unwrap_or_default();
+                let mut files = Payload::new();
+                self.add_downward(volume, items, source.default_mode, &mut files)?;
+                self.write(volume, &path, &files)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Values of the container's variables, in order, before `$(NAME)` is expanded.
+    pub async fn environment(
+        &self,
+        variables: &[EnvVar],
+        container: &str,
+    ) -> Result<Vec<(String, String)>, VolumeError> {
+        let mut out = Vec::new();
+        for variable in variables {
+            let name = &variable.name;
+            let down = |source| VolumeError::Downward {
+                volume: name.clone(),
+                source,
+            };
+            let Some(from) = &variable.value_from else {
+                out.push((name.clone(), variable.value.clone().unwrap_or_default()));
+                continue;
+            };
+            let value = if let Some(selector) = &from.field_ref {
+                Some(downward::field(self.pod, selector).map_err(down)?)
+            } else if let Some(selector) = &from.resource_field_ref {
+                Some(downward::resource(self.pod, selector, container).map_err(down)?)
+            } else if let Some(selector) = &from.secret_key_ref {
+                let optional = selector.optional == Some(true);
+                let data = self.secret(name, &selector.name, optional).await?;
+                pick(
+                    name,
+                    "secret",
+                    &selector.name,
+                    &selector.key,
+                    optional,
+                    data,
+                )?
+            } else if let Some(selector) = &from.config_map_key_ref {
+                let optional = selector.optional == Some(true);
+                let data = self.config_map(name, &selector.name, optional).await?;
+                pick(
+                    name,
+                    "configmap",
+                    &selector.name,
+                    &selector.key,
+                    optional,
+                    data,
+                )?
+            } else {
+                None
+            };
+            out.extend(value.map(|value| (name.clone(), value)));
+        }
+        Ok(out)
+    }
+
+    async fn one(&self, volume: &Volume) -> Result<VolumeSource, VolumeError> {
+        let name = &volume.name;
+        let writable = |path| {
+            Ok(VolumeSource {
+                path,
+                read_only: false,
+            })
+        };
+        let fixed = |path| {
+            Ok(VolumeSource {
+                path,
+                read_only: true,
+            })
+        };
+        if let Some(source) = &volume.empty_dir {
+            let path = self.dir.volume("kubernetes.io~empty-dir", name);
+            self.empty_dir(&path, source)?;
+            return writable(path);
+        }
+        if let Some(source) = &volume.image {
+            let reference = source.reference.as_deref().unwrap_or_default();
+            let found = self.images.resolve(reference);
+            return fixed(found.map_err(|source| VolumeError::Image {
+                volume: name.clone(),
+                source,
+            })?);
+        }
+        if let Some(source) = &volume.secret {
+            let path = self.memory_dir("kubernetes.io~secret", name)?;
+            let secret = source.secret_name.as_deref().unwrap_or_default();
+            let data = self
+                .secret(name, secret, source.optional == Some(true))
+                .await?;
+            let mut files = Payload::new();
+            let items = Items {
+                list: source.items.as_deref(),
+                mode: source.default_mode,
+                optional: source.optional,
+            };
+            add_items(name, "secret", secret, data, &items, &mut files)?;
+            self.write(volume, &path, &files)?;
+            return fixed(path);
+        }
+        if let Some(source) = &volume.config_map {
+            let path = self.dir.volume("kubernetes.io~configmap", name);
+            let data = self
+                .config_map(name, &source.name, source.optional == Some(true))
+                .await?;
+            let mut files = Payload::new();
+            let items = Items {
+                list: source.items.as_deref(),
+                mode: source.default_mode,
+                optional: source.optional,
+            };
+            add_items(name, "configmap", &source.name, data, &items, &mut files)?;
+            self.write(volume, &path, &files)?;
+            return fixed(path);
+        }
+        if let Some(source) = &volume.downward_api {
+            let path = self.dir.volume("kubernetes.io~downward-api", name);
+            let mut files = Payload::new();
+            self.add_downward(
+                volume,
+                source.items.as_deref().unwrap_or_default(),
+                source.default_mode,
+                &mut files,
+            )?;
+            self.write(volume, &path, &files)?;
+            return fixed(path);
+        }
+        if let Some(source) = &volume.projected {
+            let path = self.memory_dir("kubernetes.io~projected", name)?;
+            let mut files = Payload::new();
+            for projection in source.sources.iter().flatten() {
+                self.project(volume, projection, source.default_mode, &mut files)
+                    .await?;
+            }
+            self.write(volume, &path, &files)?;
+            return fixed(path);
+        }
+        if let Some(source) = &volume.persistent_volume_claim {
+            let path = self.claim(name, &source.claim_name).await?;
+            return Ok(VolumeSource {
+                path,
+                read_only: source.read_only == Some(true),
+            });
+        }
+        if let Some(source) = &volume.host_path {
+            return writable(PathBuf::from(&source.path));
+        }
+        Err(VolumeError::Unsupported(name.clone()))
+    }
+
+    fn empty_dir(&self, path: &Path, source: &EmptyDirVolumeSource) -> Result<(), VolumeError> {
+        match source.medium.as_deref() {
+            None | Some("") => fs::create_dir_all(path).map_err(fail("create", path))?,
+            Some("Memory") => {
+                let limit = source
+                    .size_limit
+                    .clone()
+                    .map(|limit| BTreeMap::from([("bytes".to_owned(), limit)]));
+                let bytes = resources::amounts(limit.as_ref())
+                    .get("bytes")
+                    .copied()
+                    .filter(|bytes| *bytes > 0);
+                memory(path, bytes)?;
+            }
+            Some(other) => return Err(VolumeError::Unsupported(other.to_owned())),
+        }
+        let group = self.identity.fs_group.unwrap_or(self.identity.gid);
+        chown(path, Some(self.identity.uid), Some(group)).map_err(fail("hand over", path))?;
+        fs::set_permissions(path, Permissions::from_mode(0o770))
+            .map_err(fail("set the mode of", path))
+    }
+
+    fn memory_dir(&self, plugin: &str, name: &str) -> Result<PathBuf, VolumeError> {
+        let path = self.dir.volume(plugin, name);
+        memory(&path, None)?;
+        Ok(path)
+    }
+
+    fn write(&self, volume: &Volume, path: &Path, files: &Payload) -> Result<(), VolumeError> {
+        fs::create_dir_all(path).map_err(fail("create", path))?;
+        fs::set_permissions(path, Permissions::from_mode(0o755))
+            .map_err(fail("set the mode of", path))?;
+        let group = self.identity.fs_group.unwrap_or(self.identity.gid);
+        payload::write(path, files, Some(group)).map_err(|source| VolumeError::Payload {
+            volume: volume.name.clone(),
+            source,
+        })
+    }
+
+    fn add_downward(
+        &self,
+        volume: &Volume,
+        items: &[k8s_openapi::api::core::v1::DownwardAPIVolumeFile],
+        default_mode: Option<i32>,
+        files: &mut Payload,
+    ) -> Result<(), VolumeError> {
+        let container = self
+            .pod
+            .spec
+            .iter()
+            .flat_map(|spec| &spec.containers)
+            .next();
+        let container = container
+            .map(|container| container.name.as_str())
+            .unwrap_or_default();
+        let found = downward::files(self.pod, items, container).map_err(|source| {
+            VolumeError::Downward {
+                volume: volume.name.clone(),
+                source,
+            }
+        })?;
+        for (path, content, mode) in found {
+            files.insert(path, (content, bits(mode.or(default_mode))));
+        }
+        Ok(())
+    }
+
+    async fn project(
+        &self,
+        volume: &Volume,
+        projection: &VolumeProjection,
+        mode: Option<i32>,
+        files: &mut Payload,
+    ) -> Result<(), VolumeError> {
+        let name = &volume.name;
+        if let Some(source) = &projection.secret {
+            let data = self
+                .secret(name, &source.name, source.optional == Some(true))
+                .await?;
+            let items = Items {
+                list: source.items.as_deref(),
+                mode,
+                optional: source.optional,
+            };
+            add_items(name, "secret", &source.name, data, &items, files)?;
+        }
+        if let Some(source) = &projection.config_map {
+            let data = self
+                .config_map(name, &source.name, source.optional == Some(true))
+                .await?;
+            let items = Items {
+                list: source.items.as_deref(),
+                mode,
+                optional: source.optional,
+            };
+            add_items(name, "configmap", &source.name, data, &items, files)?;
+        }
+        if let Some(source) = &projection.downward_api {
+            self.add_downward(
+                volume,
+                source.items.as_deref().unwrap_or_default(),
+                mode,
+                files,
+            )?;
+        }
+        if let Some(source) = &projection.service_account_token {
+            let spec = self.pod.spec.as_ref();
+            let account = spec
+                .and_then(|spec| spec.service_account_name.as_deref())
+                .unwrap_or("default");
+            let api: Api<ServiceAccount> = Api::namespaced(self.client.clone(), self.namespace());
+            let request = TokenRequest {
+                spec: Some(TokenRequestSpec {
+                    audiences: source.audience.clone().map(|audience| vec![audience]),
+                    expiration_seconds: source.expiration_seconds,
+                    ..Default::default()
+                }),
+                ..Default::default()
+            };
+            let answer = api
+                .create_token_request(account, &PostParams::default(), &request)
+                .await;
+            let answer = answer.map_err(read_error(name, "serviceaccount", account))?;
+            let token = answer
+                .status
+                .and_then(|status| status.token)
+                .unwrap_or_default();
+            files.insert(source.path.clone(), (token.into_bytes(), bits(mode)));
+        }
+        Ok(())
+    }
+
+    async fn secret(
+        &self,
+        volume: &str,
+        name: &str,
+        optional: bool,
+    ) -> Result<BTreeMap<String, Vec<u8>>, VolumeError> {
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), self.namespace());
+        let found = api
+            .get_opt(name)
+            .await
+            .map_err(read_error(volume, "secret", name))?;
+        let Some(secret) = found else {
+            return missing(volume, "secret", name, optional);
+        };
+        Ok(secret
+            .data
+            .into_iter()
+            .flatten()
+            .map(|(key, value)| (key, value.0))
+            .collect())
+    }
+
+    async fn config_map(
+        &self,
+        volume: &str,
+        name: &str,
+        optional: bool,
+    ) -> Result<BTreeMap<String, Vec<u8>>, VolumeError> {
+        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), self.namespace());
+        let found = api
+            .get_opt(name)
+            .await
+            .map_err(read_error(volume, "configmap", name))?;
+        let Some(map) = found else {
+            return missing(volume, "configmap", name, optional);
+        };
+        let text = map
+            .data
+            .into_iter()
+            .flatten()
+            .map(|(key, value)| (key, value.into_bytes()));
+        let binary = map
+            .binary_data
+            .into_iter()
+            .flatten()
+            .map(|(key, value)| (key, value.0));
+        Ok(text.chain(binary).collect())
+    }
+
+    async fn claim(&self, volume: &str, name: &str) -> Result<PathBuf, VolumeError> {
+        let unbound = || VolumeError::Unbound {
+            volume: volume.to_owned(),
+            claim: name.to_owned(),
+        };
+        let claims: Api<PersistentVolumeClaim> =
+            Api::namespaced(self.client.clone(), self.namespace());
+        let claim = claims.get_opt(name).await.map_err(read_error(
+            volume,
+            "persistentvolumeclaim",
+            name,
+        ))?;
+        let claim = claim.ok_or_else(|| VolumeError::NotFound {
+            volume: volume.to_owned(),
+            kind: "persistentvolumeclaim",
+            name: name.to_owned(),
+        })?;
+        let bound = claim
+            .spec
+            .and_then(|spec| spec.volume_name)
+            .filter(|name| !name.is_empty())
+            .ok_or_else(unbound)?;
+        let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
+        let found = volumes.get_opt(&bound).await.map_err(read_error(
+            volume,
+            "persistentvolume",
+            &bound,
+        ))?;
+        let spec = found.and_then(|found| found.spec).ok_or_else(unbound)?;
+        if let Some(local) = spec.local {
+            let path = PathBuf::from(local.path);
+            // As the kubelet for local volumes, and only where the top does not fit: a big volume is walked once.
+            if let Some(group) = self.identity.fs_group {
+                let top = fs::symlink_metadata(&path).map_err(fail("examine", &path))?;
+                if top.gid() != group {
+                    hand_over(&path, self.identity.uid, group)?;
+                }
+            }
+            return Ok(path);
+        }
+        spec.host_path
+            .map(|source| PathBuf::from(source.path))
+            .ok_or_else(unbound)
+    }
+
+    fn namespace(&self) -> &str {
+        self.pod.metadata.namespace.as_deref().unwrap_or("default")
+    }
+}
+
+struct Items<'a> {
+    list: Option<&'a [KeyToPath]>,
+    mode: Option<i32>,
+    optional: Option<bool>,
+}
+
+fn add_items(
+    volume: &str,
+    kind: &'static str,
+    name: &str,
+    data: BTreeMap<String, Vec<u8>>,
+    items: &Items<'_>,
+    files: &mut Payload,
+) -> Result<(), VolumeError> {
+    let Some(list) = items.list.filter(|list| !list.is_empty()) else {
+        files.extend(
+            data.into_iter()
+                .map(|(key, value)| (key, (value, bits(items.mode)))),
+        );
+        return Ok(());
+    };
+    for item in list {
+        match data.get(&item.key) {
+            Some(value) => {
+                files.insert(
+                    item.path.clone(),
+                    (value.clone(), bits(item.mode.or(items.mode))),
+                );
+            }
+            None if items.optional == Some(true) => {}
+            None => {
+                return Err(VolumeError::NoKey {
+                    volume: volume.to_owned(),
+                    kind,
+                    name: name.to_owned(),
+                    key: item.key.clone(),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn pick(
+    volume: &str,
+    kind: &'static str,
+    name: &str,
+    key: &str,
+    optional: bool,
+    data: BTreeMap<String, Vec<u8>>,
+) -> Result<Option<String>, VolumeError> {
+    match data.get(key) {
+        Some(value) => Ok(Some(String::from_utf8_lossy(value).into_owned())),
+        None if optional => Ok(None),
+        None => Err(VolumeError::NoKey {
+            volume: volume.to_owned(),
+            kind,
+            name: name.to_owned(),
+            key: key.to_owned(),
+        }),
+    }
+}
+
+fn missing(
+    volume: &str,
+    kind: &'static str,
+    name: &str,
+    optional: bool,
+) -> Result<BTreeMap<String, Vec<u8>>, VolumeError> {
+    if optional {
+        return Ok(BTreeMap::new());
+    }
+    Err(VolumeError::NotFound {
+        volume: volume.to_owned(),
+        kind,
+        name: name.to_owned(),
+    })
+}
+
+fn read_error(
+    volume: &str,
+    kind: &'static str,
+    name: &str,
+) -> impl FnOnce(kube::Error) -> VolumeError {
+    let (volume, name) = (volume.to_owned(), name.to_owned());
+    move |source| VolumeError::Read {
+        volume,
+        kind,
+        name,
+        source: Box::new(source),
+    }
+}
+
+fn bits(mode: Option<i32>) -> u32 {
+    u32::try_from(mode.unwrap_or(DEFAULT_MODE)).unwrap_or(0o644) & 0o777
+}
+
+/// A tmpfs at `path`, once.
+fn memory(path: &Path, bytes: Option<i64>) -> Result<(), VolumeError> {
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    fs::create_dir_all(path).map_err(fail("create", path))?;
+    let own = fs::metadata(path).map_err(fail("examine", path))?.dev();
+    let parent = path
+        .parent()
+        .and_then(|parent| fs::metadata(parent).ok())
+        .map(|parent| parent.dev());
+    let is_tmpfs = nix::sys::statfs::statfs(path)
+        .is_ok_and(|stat| stat.filesystem_type() == nix::sys::statfs::FsType(TMPFS_MAGIC));
+    if is_tmpfs && parent != Some(own) {
+        return Ok(());
+    }
+    let options = bytes.map(|bytes| format!("size={bytes}"));
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(
+        Some("tmpfs"),
+        path,
+        Some("tmpfs"),
+        flags,
+        options.as_deref(),
+    )
+    .map_err(|errno| fail("mount memory on", path)(errno.into()))
+}
+
+fn hand_over(path: &Path, uid: u32, gid: u32) -> Result<(), VolumeError> {
+    let metadata = fs::symlink_metadata(path).map_err(fail("examine", path))?;
+    if metadata.is_dir() {
+        for entry in fs::read_dir(path).map_err(fail("list", path))? {
+            hand_over(&entry.map_err(fail("list", path))?.path(), uid, gid)?;
+        }
+    }
+    lchown(path, Some(uid), Some(gid)).map_err(fail("hand over", path))
+}
+
+fn fail(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> VolumeError + use<> {
+    let path = path.to_owned();
+    move |source| VolumeError::Io {
+        action,
+        path,
+        source,
+    }
+}
