@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer};
 
 /// Reads `null` as the zero value.
-pub(crate) fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+pub(crate) fn null<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de> + Default,
@@ -12,6 +12,6 @@ where
 }
 
 /// `omitempty`, for what has no `is_empty` of its own.
-pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+pub(crate) fn zero<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

@@ -13,7 +13,7 @@ macro_rules! kind {
         impl serde::Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 use serde::ser::SerializeStruct;
-                let with_status = !crate::go::is_default(&self.status);
+                let with_status = !crate::go::zero(&self.status);
                 let mut out = serializer.serialize_struct(stringify!($name), 4 + usize::from(with_status))?;
                 out.serialize_field("apiVersion", <Self as k8s_openapi::Resource>::API_VERSION)?;
                 out.serialize_field("kind", <Self as k8s_openapi::Resource>::KIND)?;
@@ -112,11 +112,11 @@ pub(crate) struct Wire<Kind, Spec, Status> {
     api_version: String,
     #[serde(default)]
     kind: String,
-    #[serde(default, deserialize_with = "go::or_default")]
+    #[serde(default, deserialize_with = "go::null")]
     pub(crate) metadata: ObjectMeta,
-    #[serde(default, deserialize_with = "go::or_default")]
+    #[serde(default, deserialize_with = "go::null")]
     pub(crate) spec: Spec,
-    #[serde(default, deserialize_with = "go::or_default")]
+    #[serde(default, deserialize_with = "go::null")]
     pub(crate) status: Status,
     #[serde(skip)]
     _kind: PhantomData<Kind>,

@@ -1,5 +1,7 @@
 //! Quantities against what Kubernetes prints for the same text.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use ferrovirt_api::Quantity;
 
 fn q(text: &str) -> Quantity {

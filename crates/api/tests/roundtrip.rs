@@ -1,5 +1,7 @@
 //! Nothing that upstream's objects say may get lost in our types.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use ferrovirt_api::v1::{
     VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration,
     VirtualMachineInstanceReplicaSet,

@@ -285,10 +285,10 @@ fn hyperv(hyperv: &mut FeatureHyperv) {
         &mut hyperv.evmcs,
     ];
     states.into_iter().flatten().for_each(enable);
-    if let Some(spinlocks) = &mut hyperv.spinlocks {
-        if *spinlocks.enabled.get_or_insert(true) {
-            spinlocks.spinlocks.get_or_insert(4096);
-        }
+    if let Some(spinlocks) = &mut hyperv.spinlocks
+        && *spinlocks.enabled.get_or_insert(true)
+    {
+        spinlocks.spinlocks.get_or_insert(4096);
     }
     if let Some(timer) = &mut hyperv.synictimer {
         set(&mut timer.enabled);

@@ -1,5 +1,7 @@
 //! The domain XML equals upstream's for the same VMI and context.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use ferrovirt_api::v1::VirtualMachineInstance;
 use ferrovirt_machine::{
     convert::{Context, Layout, machine_spec},

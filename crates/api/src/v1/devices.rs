@@ -3,34 +3,22 @@
 use serde::{Deserialize, Serialize};
 
 use super::network::Interface;
-use crate::go;
+use crate::go::{null, zero};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Devices {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub use_virtio_transitional: Option<bool>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub disable_hotplug: bool,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub disks: Vec<Disk>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watchdog: Option<Watchdog>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub interfaces: Vec<Interface>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub inputs: Vec<Input>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub autoattach_pod_interface: Option<bool>,
@@ -52,27 +40,15 @@ pub struct Devices {
     pub block_multi_queue: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_interface_multiqueue: Option<bool>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub gpus: Vec<GPU>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub downward_metrics: Option<DownwardMetrics>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub panic_devices: Vec<PanicDevice>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub filesystems: Vec<Filesystem>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub host_devices: Vec<HostDevice>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_passthrough: Option<ClientPassthroughDevices>,
@@ -91,12 +67,9 @@ pub struct ClientPassthroughDevices {}
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct SoundDevice {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub name: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub model: String,
 }
 
@@ -112,31 +85,25 @@ pub struct TPMDevice {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct VideoDevice {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub type_: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Input {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub bus: String,
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub type_: String,
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub name: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Filesystem {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub virtiofs: Option<FilesystemVirtiofs>,
@@ -153,29 +120,17 @@ pub struct DownwardMetrics {}
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct GPU {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub name: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub device_name: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub claim_name: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub request_name: String,
     #[serde(rename = "virtualGPUOptions", skip_serializing_if = "Option::is_none")]
     pub virtual_gpu_options: Option<VGPUOptions>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub tag: String,
 }
 
@@ -205,34 +160,22 @@ pub struct PanicDevice {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct HostDevice {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub name: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub device_name: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub claim_name: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub request_name: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub tag: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Disk {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskTarget>,
@@ -242,27 +185,15 @@ pub struct Disk {
     pub cdrom: Option<CDRomTarget>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub boot_order: Option<u64>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub serial: String,
     #[serde(rename = "dedicatedIOThread", skip_serializing_if = "Option::is_none")]
     pub dedicated_io_thread: Option<bool>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub cache: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub io: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub tag: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub block_size: Option<BlockSize>,
@@ -277,15 +208,9 @@ pub struct Disk {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct CustomBlockSize {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub logical: u64,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub physical: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub discard_granularity: Option<u64>,
@@ -303,57 +228,33 @@ pub struct BlockSize {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct DiskTarget {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub bus: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub readonly: bool,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub pci_address: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct LunTarget {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub bus: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub readonly: bool,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub reservation: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct CDRomTarget {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub bus: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub readonly: Option<bool>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub tray: String,
 }
 
@@ -367,7 +268,7 @@ pub struct FeatureState {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Watchdog {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub i6300esb: Option<I6300ESBWatchdog>,
@@ -378,20 +279,14 @@ pub struct Watchdog {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct I6300ESBWatchdog {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub action: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Diag288Watchdog {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub action: String,
 }
 

@@ -9,12 +9,12 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::{Deserialize, Serialize};
 
 use super::devices::{Devices, FeatureState};
-use crate::go;
+use crate::go::{null, zero};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct DomainSpec {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub resources: ResourceRequirements,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<CPU>,
@@ -28,7 +28,7 @@ pub struct DomainSpec {
     pub clock: Option<Clock>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub features: Option<Features>,
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub devices: Devices,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub io_threads_policy: Option<String>,
@@ -45,30 +45,15 @@ pub struct DomainSpec {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Chassis {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub manufacturer: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub version: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub serial: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub asset: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub sku: String,
 }
 
@@ -100,37 +85,22 @@ pub struct EFI {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct KernelBootContainer {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub image: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub image_pull_secret: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub image_pull_policy: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub kernel_path: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub initrd_path: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct KernelBoot {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub kernel_args: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<KernelBootContainer>,
@@ -139,67 +109,34 @@ pub struct KernelBoot {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ResourceRequirements {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "BTreeMap::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub requests: BTreeMap<String, Quantity>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "BTreeMap::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub limits: BTreeMap<String, Quantity>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub overcommit_guest_overhead: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct CPU {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub cores: u32,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub sockets: u32,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub max_sockets: u32,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub threads: u32,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub model: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub features: Vec<CPUFeature>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub dedicated_cpu_placement: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa: Option<NUMA>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub isolate_emulator_thread: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub realtime: Option<Realtime>,
@@ -208,10 +145,7 @@ pub struct CPU {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Realtime {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub mask: String,
 }
 
@@ -229,12 +163,9 @@ pub struct NUMA {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct CPUFeature {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub name: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub policy: String,
 }
 
@@ -254,10 +185,7 @@ pub struct Memory {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Hugepages {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub page_size: String,
 }
 
@@ -273,24 +201,18 @@ pub struct ReservedOverhead {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Machine {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub type_: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Firmware {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub uuid: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bootloader: Option<Bootloader>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub serial: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel_boot: Option<KernelBoot>,
@@ -301,15 +223,9 @@ pub struct Firmware {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ACPI {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub slic_name_ref: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub msdm_name_ref: String,
 }
 
@@ -331,15 +247,9 @@ pub struct SEV {
     pub policy: Option<SEVPolicy>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attestation: Option<SEVAttestation>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub session: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub dh_cert: String,
 }
 
@@ -365,14 +275,11 @@ pub struct TDX {}
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct UtilityVolume {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub name: String,
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub claim_name: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub read_only: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub type_: Option<String>,
@@ -414,27 +321,18 @@ pub struct Timer {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct RTCTimer {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub tick_policy: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub present: Option<bool>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub track: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct HPETTimer {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub tick_policy: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub present: Option<bool>,
@@ -443,10 +341,7 @@ pub struct HPETTimer {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PITTimer {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub tick_policy: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub present: Option<bool>,
@@ -476,7 +371,7 @@ pub struct HyperVPassthrough {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Features {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub acpi: FeatureState,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub apic: Option<FeatureAPIC>,
@@ -506,10 +401,7 @@ pub struct SyNICTimer {
 pub struct FeatureAPIC {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub end_of_interrupt: bool,
 }
 
@@ -527,10 +419,7 @@ pub struct FeatureSpinlocks {
 pub struct FeatureVendorID {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub vendorid: String,
 }
 
@@ -581,17 +470,14 @@ pub struct FeatureHyperv {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct FeatureKVM {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub hidden: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct AccessCredentialSecretSource {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub secret_name: String,
 }
 
@@ -610,7 +496,7 @@ pub struct QemuGuestAgentUserPasswordAccessCredentialPropagation {}
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct QemuGuestAgentSSHPublicKeyAccessCredentialPropagation {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub users: Vec<String>,
 }
 
@@ -635,9 +521,9 @@ pub struct SSHPublicKeyAccessCredentialPropagationMethod {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct SSHPublicKeyAccessCredential {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub source: SSHPublicKeyAccessCredentialSource,
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub propagation_method: SSHPublicKeyAccessCredentialPropagationMethod,
 }
 
@@ -658,9 +544,9 @@ pub struct UserPasswordAccessCredentialPropagationMethod {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct UserPasswordAccessCredential {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub source: UserPasswordAccessCredentialSource,
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub propagation_method: UserPasswordAccessCredentialPropagationMethod,
 }
 
@@ -683,7 +569,7 @@ pub struct DiskIOThreads {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct VirtualMachineInstanceResourceClaim {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource_claim_name: Option<String>,
@@ -702,30 +588,15 @@ pub struct Probe {
     pub http_get: Option<HTTPGetAction>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp_socket: Option<TCPSocketAction>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub initial_delay_seconds: i32,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub timeout_seconds: i32,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub period_seconds: i32,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub success_threshold: i32,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub failure_threshold: i32,
 }
 

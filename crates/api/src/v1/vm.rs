@@ -10,7 +10,8 @@ use super::devices::Disk;
 use super::replicaset::VirtualMachineInstanceTemplateSpec;
 use super::vmi::{ChangedBlockTrackingStatus, StorageMigratedVolumeInfo};
 use super::volumes::{DataVolumeSource, PersistentVolumeClaimVolumeSource};
-use crate::{go, kind::kind};
+use crate::go::{null, zero};
+use crate::kind::kind;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -28,9 +29,9 @@ pub struct DataVolumeTemplateDummyStatus {}
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct DataVolumeTemplateSpec {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub metadata: ObjectMeta,
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub spec: serde_json::Value,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<DataVolumeTemplateDummyStatus>,
@@ -56,10 +57,7 @@ pub struct VirtualMachineSpec {
     pub preference: Option<PreferenceMatcher>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<VirtualMachineInstanceTemplateSpec>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub data_volume_templates: Vec<DataVolumeTemplateSpec>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub update_volumes_strategy: Option<String>,
@@ -68,15 +66,12 @@ pub struct VirtualMachineSpec {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct VirtualMachineStartFailure {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub consecutive_fail_count: i64,
     #[serde(
         rename = "lastFailedVMIUID",
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
+        deserialize_with = "null",
+        skip_serializing_if = "zero"
     )]
     pub last_failed_vmiuid: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,59 +85,29 @@ pub struct VirtualMachineStatus {
     pub snapshot_in_progress: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restore_in_progress: Option<String>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub created: bool,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub ready: bool,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub printable_status: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub conditions: Vec<VirtualMachineCondition>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub state_change_requests: Vec<VirtualMachineStateChangeRequest>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub volume_requests: Vec<VirtualMachineVolumeRequest>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub volume_snapshot_statuses: Vec<VolumeSnapshotStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_failure: Option<VirtualMachineStartFailure>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_dump_request: Option<VirtualMachineMemoryDumpRequest>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub observed_generation: i64,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub desired_generation: i64,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub run_strategy: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_update_state: Option<VolumeUpdateState>,
@@ -157,32 +122,20 @@ pub struct VirtualMachineStatus {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ControllerRevisionRef {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub name: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct InstancetypeStatusRef {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub name: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub kind: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub controller_revision_ref: Option<ControllerRevisionRef>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub infer_from_volume: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub infer_from_volume_failure_policy: Option<String>,
@@ -198,24 +151,18 @@ pub struct VolumeUpdateState {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct VolumeMigrationState {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub migrated_volumes: Vec<StorageMigratedVolumeInfo>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct VolumeSnapshotStatus {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub name: String,
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub enabled: bool,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub reason: String,
 }
 
@@ -231,12 +178,9 @@ pub struct VirtualMachineVolumeRequest {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct VirtualMachineStateChangeRequest {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub action: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "BTreeMap::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub data: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
@@ -245,37 +189,28 @@ pub struct VirtualMachineStateChangeRequest {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct VirtualMachineCondition {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub type_: String,
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub status: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_probe_time: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_transition_time: Option<Time>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub reason: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub message: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct VirtualMachineMemoryDumpRequest {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub claim_name: String,
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub phase: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub remove: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_timestamp: Option<Time>,
@@ -283,63 +218,42 @@ pub struct VirtualMachineMemoryDumpRequest {
     pub end_timestamp: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file_name: Option<String>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub message: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct AddVolumeOptions {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk: Option<Disk>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_source: Option<HotplugVolumeSource>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub dry_run: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct RemoveVolumeOptions {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub name: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub dry_run: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct InstancetypeMatcher {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub name: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub kind: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub revision_name: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub infer_from_volume: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub infer_from_volume_failure_policy: Option<String>,
@@ -348,25 +262,13 @@ pub struct InstancetypeMatcher {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PreferenceMatcher {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub name: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub kind: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub revision_name: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub infer_from_volume: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub infer_from_volume_failure_policy: Option<String>,

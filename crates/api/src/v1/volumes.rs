@@ -5,19 +5,16 @@ use k8s_openapi::api::core::v1::LocalObjectReference;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::{Deserialize, Serialize};
 
-use crate::go;
+use crate::go::{null, zero};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct HostDisk {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub path: String,
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub type_: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub capacity: Quantity,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared: Option<bool>,
@@ -26,66 +23,45 @@ pub struct HostDisk {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ConfigMapVolumeSource {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub optional: Option<bool>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub volume_label: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct SecretVolumeSource {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub secret_name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub optional: Option<bool>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub volume_label: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct DownwardAPIVolumeSource {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub fields: Vec<DownwardAPIVolumeFile>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub volume_label: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ServiceAccountVolumeSource {
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub service_account_name: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ContainerPathVolumeSource {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub path: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_only: Option<bool>,
@@ -109,27 +85,15 @@ pub struct SysprepSource {
 pub struct CloudInitNoCloudSource {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<LocalObjectReference>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub user_data_base64: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub user_data: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_data_secret_ref: Option<LocalObjectReference>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub network_data_base64: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub network_data: String,
 }
 
@@ -138,34 +102,22 @@ pub struct CloudInitNoCloudSource {
 pub struct CloudInitConfigDriveSource {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<LocalObjectReference>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub user_data_base64: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub user_data: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_data_secret_ref: Option<LocalObjectReference>,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub network_data_base64: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub network_data: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Volume {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_disk: Option<HostDisk>,
@@ -204,46 +156,31 @@ pub struct Volume {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct DataVolumeSource {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub name: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub hotpluggable: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PersistentVolumeClaimVolumeSource {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub claim_name: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub read_only: bool,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub hotpluggable: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct MemoryDumpVolumeSource {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub claim_name: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub read_only: bool,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "go::is_default"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub hotpluggable: bool,
 }
 
@@ -258,28 +195,19 @@ pub struct EphemeralVolumeSource {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct EmptyDiskSource {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub capacity: Quantity,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ContainerDiskSource {
-    #[serde(deserialize_with = "go::or_default")]
+    #[serde(deserialize_with = "null")]
     pub image: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub image_pull_secret: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub path: String,
-    #[serde(
-        deserialize_with = "go::or_default",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub image_pull_policy: String,
 }

@@ -110,6 +110,13 @@ fn device(
         disk.device = DiskDevice::Disk;
         disk.discard = discard;
         disk.read_only = target.readonly;
+        if target.readonly && bus == DiskBus::Sata {
+            // libvirt would refuse the machine later, and less kindly.
+            c.refuse(
+                format!("{field}.disk.readonly"),
+                "SATA disks cannot be read-only; use virtio, scsi or a cdrom",
+            );
+        }
         disk.address = scsi_address;
         disk.serial = Some(source.serial.clone()).filter(|serial| !serial.is_empty());
         if bus == DiskBus::Virtio {
