@@ -17,6 +17,7 @@ mod io_threads;
 mod memory;
 mod network;
 mod pci;
+mod placement;
 mod platform;
 mod volumes;
 
@@ -70,11 +71,12 @@ pub fn machine_spec(
     let firmware = firmware::convert(&mut c);
     let interfaces = network::convert(&mut c);
     let disks = disks::convert(&mut c);
-    let devices = Devices {
+    let mut devices = Devices {
         interfaces,
         disks,
         ..devices::convert(&mut c)
     };
+    placement::on_root_bus(&mut c, &mut devices);
     let spec = MachineSpec {
         version: SPEC_VERSION,
         name: domain_name(vmi),

@@ -10,7 +10,7 @@ use ferrovirt_machine::{
     xml::domain_xml,
 };
 
-fn check(arch: Arch, expected: &str) {
+fn check(arch: Arch, annotations: &[(&str, &str)], expected: &str) {
     let mut vmi: VirtualMachineInstance =
         serde_json::from_str(include_str!("data/upstream/vmi-input.json")).unwrap();
     let mut raw: serde_json::Value =
@@ -21,6 +21,12 @@ fn check(arch: Arch, expected: &str) {
     let mut context: Context = serde_json::from_value(raw).unwrap();
     context.arch = arch;
     context.layout = Layout::upstream();
+    vmi.metadata.annotations = Some(
+        annotations
+            .iter()
+            .map(|(k, v)| (k.to_string(), v.to_string()))
+            .collect(),
+    );
     defaults::object(&mut vmi);
     defaults::for_arch(&mut vmi.spec, arch);
     let spec = machine_spec(&vmi, &context).unwrap();
@@ -42,6 +48,7 @@ fn check(arch: Arch, expected: &str) {
 fn x86_64() {
     check(
         Arch::X86_64,
+        &[],
         include_str!("data/upstream/domain_x86_64.xml"),
     );
 }
@@ -50,11 +57,29 @@ fn x86_64() {
 fn aarch64() {
     check(
         Arch::Aarch64,
+        &[],
         include_str!("data/upstream/domain_arm64.xml"),
     );
 }
 
 #[test]
 fn s390x() {
-    check(Arch::S390x, include_str!("data/upstream/domain_s390x.xml"));
+    check(
+        Arch::S390x,
+        &[],
+        include_str!("data/upstream/domain_s390x.xml"),
+    );
+}
+
+#[test]
+fn x86_64_on_the_root_bus() {
+    let root = [(
+        ferrovirt_api::names::PLACE_PCI_DEVICES_ON_ROOT_COMPLEX,
+        "true",
+    )];
+    check(
+        Arch::X86_64,
+        &root,
+        include_str!("data/upstream/domain_x86_64_root.xml"),
+    );
 }
