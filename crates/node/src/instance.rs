@@ -85,7 +85,8 @@ pub(crate) async fn care(context: Arc<Context>, mut object: Object, mut draining
             // Here the processes are known to have ended: `attached` and `seek` say so only then.
             Ok(Some(end)) => {
                 let newest = object.borrow().clone();
-                match finish(&context, &newest, &end, *draining.borrow()).await {
+                let drained = *draining.borrow();
+                match finish(&context, &newest, &end, drained).await {
                     Ok(()) => release(&context, &newest).await,
                     Err(error) => Err(error),
                 }

@@ -126,6 +126,8 @@ pub async fn connect_below(directory: &Path, name: &str) -> io::Result<UnixStrea
     UnixStream::connect(format!("/proc/self/fd/{}/{name}", handle.as_raw_fd())).await
 }
 
+// Deprecated for types that may give out another descriptor later; an `OwnedFd` never does.
+#[allow(deprecated)]
 fn open_process(pid: i32) -> io::Result<AsyncFd<OwnedFd>> {
     let pid = rustix::process::Pid::from_raw(pid).ok_or_else(|| io::Error::other("no such process"))?;
     let handle = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::NONBLOCK)?;

@@ -27,7 +27,7 @@ use kube::{
     runtime::{WatchStreamExt, reflector, watcher},
 };
 
-pub use host::Host;
+pub use host::{Host, Kvm};
 pub use registry::Agent;
 pub use streams::{Stream, StreamError, StreamKind};
 

@@ -1,0 +1,110 @@
+use serde_json::json;
+
+use super::*;
+
+fn vmi(phase: &str) -> VirtualMachineInstance {
+    serde_json::from_value(json!({
+        "metadata": {
+            "name": "a", "namespace": "n", "uid": "vmi-uid",
+            "finalizers": [names::VIRTUAL_MACHINE_INSTANCE_FINALIZER],
+        },
+        "spec": { "domain": { "memory": { "guest": "64Mi" }, "devices": {} } },
+        "status": { "phase": phase },
+    }))
+    .unwrap()
+}
+
+fn pod(node: Option<&str>, phase: &str, running: bool) -> Pod {
+    let state = if running { json!({ "running": {} }) } else { json!({ "waiting": { "reason": "ContainerCreating" } }) };
+    let container = json!({ "name": "compute", "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": state });
+    serde_json::from_value(json!({
+        "metadata": { "name": "p", "uid": "pod-uid", "resourceVersion": "7" },
+        "spec": { "nodeName": node, "containers": [] },
+        "status": { "phase": phase, "containerStatuses": [container] },
+    }))
+    .unwrap()
+}
+
+fn check(vmi: &VirtualMachineInstance, pod: Option<&Pod>, expected: &str) -> VirtualMachineInstanceStatus {
+    let now = "2026-11-15T12:00:00Z".parse().unwrap();
+    let plan = plan(&Observed { vmi, pod, config: &pod::Config::default(), now });
+    let mut words: Vec<String> = plan
+        .actions
+        .iter()
+        .map(|action| match action {
+            Action::AddFinalizer => "hold".into(),
+            Action::RemoveFinalizer => "release".into(),
+            Action::CreatePod(_) => "create".into(),
+            Action::DeletePod { resource_version: Some(version), .. } => format!("delete-if({version})"),
+            Action::DeletePod { .. } => "delete".into(),
+            Action::SetNode { node } => format!("node({node})"),
+        })
+        .collect();
+    words.push(plan.status.phase.clone());
+    assert_eq!(words.join(" "), expected);
+    plan.status
+}
+
+#[test]
+fn phases_follow_the_pod() {
+    check(&vmi(""), None, "create Pending");
+    check(&vmi("Pending"), None, "create Pending");
+    check(&vmi("Pending"), Some(&pod(None, "Pending", false)), "Scheduling");
+    check(&vmi("Scheduling"), Some(&pod(Some("m"), "Pending", false)), "node(m) Scheduling");
+    let status = check(&vmi("Scheduling"), Some(&pod(Some("m"), "Running", true)), "node(m) Scheduled");
+    assert_eq!(status.node_name, "m");
+    assert_eq!(status.active_pods["pod-uid"], "m");
+    check(&vmi("Scheduling"), Some(&pod(Some("m"), "Failed", false)), "node(m) Failed");
+    check(&vmi("Scheduling"), None, "Failed");
+    check(&vmi("Running"), None, "Running");
+}
+
+#[test]
+fn an_instance_is_held_before_anything_is_made() {
+    let mut new = vmi("");
+    new.metadata.finalizers = None;
+    check(&new, None, "hold ");
+}
+
+#[test]
+fn only_an_instance_that_never_reached_a_node_is_released_here() {
+    let mut going = vmi("Pending");
+    going.metadata.deletion_timestamp = Some(Time("2026-11-15T12:00:00Z".parse().unwrap()));
+    check(&going, None, "release Pending");
+    check(&going, Some(&pod(None, "Pending", false)), "delete-if(7) Pending");
+    check(&going, Some(&pod(Some("m"), "Pending", false)), "delete node(m) Pending");
+    check(&going, Some(&pod(Some("m"), "Running", true)), "node(m) Pending");
+    going.status.active_pods.insert("pod-uid".into(), "m".into());
+    check(&going, None, "node(m) Pending");
+}
+
+#[test]
+fn image_and_scheduling_troubles_show_as_conditions() {
+    let mut waiting = pod(Some("m"), "Pending", false);
+    waiting.status.as_mut().unwrap().container_statuses.as_mut().unwrap()[0].state = serde_json::from_value(json!({
+        "waiting": { "reason": "ErrImagePull", "message": "no such image" },
+    }))
+    .unwrap();
+    let status = check(&vmi("Scheduling"), Some(&waiting), "node(m) Scheduling");
+    let condition = conditions::find(&status.conditions, "Synchronized").unwrap();
+    assert_eq!((condition.reason.as_str(), condition.message.as_str()), ("ErrImagePull", "no such image"));
+
+    let mut unscheduled = pod(None, "Pending", false);
+    unscheduled.status.as_mut().unwrap().conditions = serde_json::from_value(json!([
+        { "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes" },
+    ]))
+    .unwrap();
+    let status = check(&vmi("Pending"), Some(&unscheduled), "Scheduling");
+    assert_eq!(conditions::find(&status.conditions, "PodScheduled").unwrap().reason, "Unschedulable");
+}
+
+#[test]
+fn the_pod_is_named_by_its_instance() {
+    let (one, two) = (pod::render(&vmi(""), &pod::Config::default()), pod::render(&vmi(""), &pod::Config::default()));
+    assert_eq!(one, two);
+    assert!(one.metadata.name.unwrap().starts_with("virt-launcher-a-"));
+    let spec = one.spec.unwrap();
+    assert_eq!(spec.security_context.unwrap().run_as_user, Some(107));
+    let memory: u64 = spec.containers[0].resources.as_ref().unwrap().requests.as_ref().unwrap()["memory"].0.parse().unwrap();
+    assert!(memory > 64 << 20, "the overhead is on top of the guest's own memory: {memory}");
+}

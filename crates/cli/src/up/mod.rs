@@ -1,0 +1,278 @@
+//! `ferrovirt up`: one process that is the Kubernetes API, the controllers and the node agent.
+//!
+//! This is the only place where the embedded mode exists: everything else gets a client and does not ask what is behind it.
+
+pub mod control;
+mod objects;
+pub mod paths;
+pub mod pki;
+mod programs;
+mod services;
+
+use std::{
+    fs::{self, File},
+    net::{IpAddr, SocketAddr},
+    os::unix::process::CommandExt,
+    process::{Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use ferrovirt_apiserver::{ApiServer, TlsConfig, User};
+use ferrovirt_controller::Part;
+use kube::Client;
+use tokio::sync::{mpsc, watch};
+
+use crate::{HostArgs, kubeconfig, logging};
+use paths::Paths;
+use pki::Pki;
+
+#[derive(Args, Clone)]
+pub struct UpArgs {
+    #[command(flatten)]
+    host: HostArgs,
+    /// Where the API listens
+    #[arg(long, env = "FERROVIRT_LISTEN", default_value = "127.0.0.1:6443")]
+    listen: SocketAddr,
+    /// Go to the background once the host is ready
+    #[arg(long)]
+    detach: bool,
+    /// Refuse VMs on a machine without hardware virtualization instead of emulating it
+    #[arg(long)]
+    no_emulation: bool,
+    /// Name of this machine's node [default: the host name]
+    #[arg(long)]
+    node_name: Option<String>,
+    #[arg(long, value_enum, default_value = "text")]
+    log_format: logging::LogFormat,
+}
+
+/// How long `--detach` waits for the host to become ready.
+const READY_DEADLINE: Duration = Duration::from_secs(60);
+
+/// What must happen before there are threads: checks, and `--detach`. `Some` if nothing else is to be done.
+pub fn before_runtime(arguments: &UpArgs) -> Result<Option<Result<()>>> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("ferrovirt up needs root: it makes namespaces, taps and cgroups for VMs (nothing of a VM runs as root). Try: sudo ferrovirt up");
+    }
+    let paths = Paths::new(&arguments.host.data_dir)?;
+    paths.create()?;
+    if !arguments.detach {
+        return Ok(None);
+    }
+    Ok(Some(detach(arguments, &paths)))
+}
+
+/// Starts the same command in the background and waits until it is ready or has failed.
+fn detach(arguments: &UpArgs, paths: &Paths) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    if let Some(status) = runtime.block_on(control::status(&paths.control_socket()))
+        && status.ready
+    {
+        println!("already running (pid {}) at {}", status.pid, status.server);
+        return Ok(());
+    }
+    let log = File::options().create(true).append(true).open(paths.log())?;
+    let from = log.metadata()?.len();
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(std::env::args_os().skip(1).filter(|a| a != "--detach"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
+    let mut child = command.spawn().context("cannot start the host")?;
+    let deadline = Instant::now() + READY_DEADLINE;
+    loop {
+        if let Some(status) = runtime.block_on(control::status(&paths.control_socket()))
+            && status.ready
+            && status.pid == child.id()
+        {
+            println!("ferrovirt is up (pid {}) at {}", status.pid, status.server);
+            println!("kubeconfig: {}", paths.kubeconfig().display());
+            return Ok(());
+        }
+        if let Some(status) = child.try_wait()? {
+            let text = fs::read_to_string(paths.log()).unwrap_or_default();
+            let tail = text.get(usize::try_from(from)?..).unwrap_or(&text).trim();
+            bail!("the host ended with {status}:\n{tail}");
+        }
+        if Instant::now() > deadline {
+            bail!("the host is not ready after {} s; see {}", READY_DEADLINE.as_secs(), paths.log().display());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+pub async fn run(arguments: UpArgs) -> Result<()> {
+    let started = Instant::now();
+    logging::init(arguments.log_format);
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let paths = Paths::new(&arguments.host.data_dir)?;
+    let _lock = lock(&paths).await?;
+    let pki = Pki::open(&paths.data_dir)?;
+    let programs = programs::install(&paths)?;
+    programs::probe_in_background(&paths, &programs);
+
+    let node_name = match &arguments.node_name {
+        Some(name) => name.clone(),
+        None => rustix::system::uname().nodename().to_string_lossy().to_lowercase(),
+    };
+    let listener = tokio::net::TcpListener::bind(arguments.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}: another program, or another host with the same --listen, is there", arguments.listen))?;
+    let address = listener.local_addr()?;
+    let server_url = format!("https://{address}");
+
+    let api = ApiServer::start(ferrovirt_apiserver::Config {
+        data_dir: paths.data_dir.clone(),
+        service_account_key_pem: pki.service_account_key()?,
+        crds: ferrovirt_api::crds(),
+        bootstrap: objects::bootstrap(!arguments.no_emulation),
+        audit_log: None,
+    })
+    .await
+    .context("cannot start the API")?;
+
+    let (stop, stopped) = watch::channel(false);
+    let (stop_vms, vms_stopped) = watch::channel(false);
+    let client = |name: &str| -> Client {
+        let user = User {
+            name: format!("system:ferrovirt:{name}"),
+            uid: None,
+            groups: vec!["system:masters".into(), "system:authenticated".into()],
+            extra: Default::default(),
+        };
+        Client::new(api.client_service(user), "default")
+    };
+
+    let agent = ferrovirt_node::agent(client("node"), ferrovirt_node::Config::new(&node_name, paths.data_dir.clone()));
+    services::register(&api, client("virt-api"), agent.clone());
+    objects::apply_settings(&client("up"), !arguments.no_emulation).await?;
+
+    let serving = {
+        let identity = pki.serving(&["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"], &addresses(address))?;
+        let tls = TlsConfig {
+            certificate_chain_pem: identity.certificate.into_bytes(),
+            key_pem: identity.key.into_bytes(),
+            client_ca_pem: pki.ca_certificate().as_bytes().to_vec(),
+        };
+        let (api, mut stopped) = (api.clone(), stopped.clone());
+        tokio::spawn(async move {
+            api.serve(listener, tls, async move { drop(stopped.wait_for(|stop| *stop).await) }).await
+        })
+    };
+    let admin = pki.client("admin", &["system:masters".into()])?;
+    pki::write_private(&paths.kubeconfig(), kubeconfig::render(&server_url, pki.ca_certificate(), "admin", &admin).as_bytes())?;
+
+    let settings = ferrovirt_controller::Settings { launcher_image: programs.launcher_image.clone() };
+    let vm_controller = tokio::spawn(ferrovirt_controller::run(client("virt-controller"), settings.clone(), Part::VirtualMachines, wait(vms_stopped)));
+    tokio::spawn(ferrovirt_controller::run(client("virt-controller"), settings, Part::Instances, wait(stopped.clone())));
+    let node_config = programs::node_config(&paths, &programs, &node_name)?;
+    let node_lite = tokio::spawn(ferrovirt_node_lite::run(client("node-lite"), node_config.clone(), wait(stopped.clone())));
+    let agent_task = {
+        let (agent, stopped) = (agent.clone(), stopped.clone());
+        tokio::spawn(async move { agent.run(wait(stopped)).await })
+    };
+
+    let ready = Arc::new(AtomicBool::new(false));
+    let (down_sender, mut downs) = mpsc::channel(1);
+    let status = {
+        let (ready, server, virtualization) = (ready.clone(), server_url.clone(), describe(agent.host(), arguments.no_emulation));
+        Arc::new(move || control::Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            server: server.clone(),
+            ready: ready.load(Ordering::Acquire),
+            virtualization: virtualization.clone(),
+        })
+    };
+    control::listen(&paths.control_socket(), status, down_sender)?;
+    ready.store(true, Ordering::Release);
+    tracing::info!(api = %server_url, data_dir = %paths.data_dir.display(), "ready after {} ms", started.elapsed().as_millis());
+
+    let down = tokio::select! {
+        down = downs.recv() => down,
+        () = signalled() => None,
+    };
+    if let Some(progress) = &down {
+        let say = |text: String| async move { drop(progress.send(text).await) };
+        say("stopping VMs".into()).await;
+        // First nothing new is started, then everything is stopped.
+        stop_vms.send_replace(true);
+        let _ = vm_controller.await;
+        agent.drain().await;
+        say("VMs are stopped".into()).await;
+        ferrovirt_node_lite::settle(&client("up"), &node_config).await;
+    }
+    stop.send_replace(true);
+    stop_vms.send_replace(true);
+    let _ = tokio::time::timeout(Duration::from_secs(5), async {
+        let _ = agent_task.await;
+        let _ = node_lite.await;
+        let _ = serving.await;
+    })
+    .await;
+    api.shutdown().await;
+    if let Some(progress) = down {
+        ferrovirt_node_lite::teardown(&node_config);
+        let _ = fs::remove_dir_all(&paths.run_dir);
+        let _ = progress.send("done".into()).await;
+        // Let the answer reach the client before the process, and with it the socket, is gone.
+        progress.closed().await;
+    } else {
+        tracing::info!("stopped; VMs go on running and are taken over by the next `ferrovirt up`");
+    }
+    Ok(())
+}
+
+/// Resolves when a watch turns true.
+fn wait(mut flag: watch::Receiver<bool>) -> impl Future<Output = ()> + Send + Sync + 'static {
+    async move {
+        let _ = flag.wait_for(|stop| *stop).await;
+    }
+}
+
+async fn signalled() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+/// One host per data directory.
+async fn lock(paths: &Paths) -> Result<File> {
+    let file = File::options().create(true).truncate(false).write(true).open(paths.lock())?;
+    if rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
+        match control::status(&paths.control_socket()).await {
+            Some(status) => bail!("a host with the data directory {} is already running (pid {}) at {}", paths.data_dir.display(), status.pid, status.server),
+            None => bail!("a host with the data directory {} is already starting or stopping", paths.data_dir.display()),
+        }
+    }
+    Ok(file)
+}
+
+fn addresses(listen: SocketAddr) -> Vec<IpAddr> {
+    let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), IpAddr::from([0u16, 0, 0, 0, 0, 0, 0, 1])];
+    if !listen.ip().is_unspecified() && !addresses.contains(&listen.ip()) {
+        addresses.push(listen.ip());
+    }
+    let node = ferrovirt_node_lite::detect_node_ip();
+    if !addresses.contains(&node) {
+        addresses.push(node);
+    }
+    addresses
+}
+
+fn describe(host: &ferrovirt_node::Host, no_emulation: bool) -> String {
+    match (&host.kvm, no_emulation) {
+        (ferrovirt_node::Kvm::Usable, _) => "hardware (KVM)".into(),
+        (ferrovirt_node::Kvm::Unusable(why), false) => format!("software emulation: {why}"),
+        (ferrovirt_node::Kvm::Unusable(why), true) => format!("none, and emulation is off: {why}"),
+    }
+}

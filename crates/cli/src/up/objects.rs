@@ -1,0 +1,82 @@
+//! The objects that an installation consists of: its namespace, its configuration, its API service and its webhooks.
+
+use anyhow::Result;
+use ferrovirt_api::v1::KubeVirt;
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
+
+use super::services::{NAMESPACE, SERVICE};
+
+/// Created if they are not there.
+pub fn bootstrap(allow_emulation: bool) -> Vec<Value> {
+    let mut objects = vec![
+        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } }),
+        json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "KubeVirt",
+            "metadata": { "name": "kubevirt", "namespace": NAMESPACE },
+            "spec": { "configuration": { "developerConfiguration": { "useEmulation": allow_emulation } } },
+        }),
+    ];
+    for version in ["v1", "v1alpha3"] {
+        objects.push(json!({
+            "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+            "metadata": { "name": format!("{version}.subresources.kubevirt.io") },
+            "spec": {
+                "group": "subresources.kubevirt.io", "version": version,
+                "groupPriorityMinimum": 1000, "versionPriority": if version == "v1" { 15 } else { 10 },
+                "service": { "namespace": NAMESPACE, "name": SERVICE, "port": 443 },
+            },
+        }));
+    }
+    objects.push(webhooks(
+        "MutatingWebhookConfiguration",
+        "virt-api-mutator",
+        &[("virtualmachineinstances-mutator.kubevirt.io", "virtualmachineinstances-mutate", "virtualmachineinstances", &["CREATE"])],
+    ));
+    objects.push(webhooks(
+        "ValidatingWebhookConfiguration",
+        "virt-api-validator",
+        &[
+            ("virtualmachine-validator.kubevirt.io", "virtualmachines-validate", "virtualmachines", &["CREATE", "UPDATE"]),
+            (
+                "virtualmachineinstances-create-validator.kubevirt.io",
+                "virtualmachineinstances-validate-create",
+                "virtualmachineinstances",
+                &["CREATE"],
+            ),
+        ],
+    ));
+    objects
+}
+
+fn webhooks(kind: &str, name: &str, hooks: &[(&str, &str, &str, &[&str])]) -> Value {
+    let hooks: Vec<Value> = hooks
+        .iter()
+        .map(|(name, path, resource, operations)| {
+            json!({
+                "name": name,
+                "admissionReviewVersions": ["v1"],
+                "sideEffects": "None",
+                "failurePolicy": "Fail",
+                "timeoutSeconds": 10,
+                "clientConfig": { "service": { "namespace": NAMESPACE, "name": SERVICE, "path": format!("/{path}"), "port": 443 } },
+                "rules": [{
+                    "apiGroups": ["kubevirt.io"], "apiVersions": ["v1", "v1alpha3"],
+                    "operations": operations, "resources": [resource], "scope": "*",
+                }],
+            })
+        })
+        .collect();
+    json!({ "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": { "name": name }, "webhooks": hooks })
+}
+
+/// What the command line says about the configuration, written into the object that everyone reads.
+pub async fn apply_settings(client: &Client, allow_emulation: bool) -> Result<()> {
+    let kubevirts = Api::<KubeVirt>::namespaced(client.clone(), NAMESPACE);
+    let patch = json!({ "spec": { "configuration": { "developerConfiguration": { "useEmulation": allow_emulation } } } });
+    kubevirts.patch("kubevirt", &PatchParams::default(), &Patch::Merge(patch)).await?;
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! The programs that pods run, as versioned copies: an upgrade of the installed files never touches a running VM.
+
+use std::{
+    fs,
+    hash::{DefaultHasher, Hasher},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context, Result, bail};
+use ferrovirt_disks::ImageStore;
+use ferrovirt_node_lite::images::{ImageError, Images};
+
+use super::paths::Paths;
+
+pub struct Programs {
+    pub ferrovirt: PathBuf,
+    pub launcher: PathBuf,
+    pub launcher_image: String,
+}
+
+/// Copies this program and the launcher into the data directory, unless these very files are there.
+pub fn install(paths: &Paths) -> Result<Programs> {
+    let own = std::env::current_exe().context("cannot find this program's own file")?;
+    let launcher = find_launcher(&own)?;
+    let directory = paths.data_dir.join("bin");
+    fs::create_dir_all(&directory)?;
+    // uid 107 must be able to reach and run the launcher, and nothing else below the data directory.
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o711))?;
+    Ok(Programs {
+        ferrovirt: copy(&own, &directory, "ferrovirt")?,
+        launcher: copy(&launcher, &directory, "ferrovirt-launcher")?,
+        launcher_image: format!("ferrovirt-launcher:{}", env!("CARGO_PKG_VERSION")),
+    })
+}
+
+fn find_launcher(own: &Path) -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("FERROVIRT_LAUNCHER") {
+        return Ok(path.into());
+    }
+    let beside = own.with_file_name("ferrovirt-launcher");
+    if beside.exists() {
+        return Ok(beside);
+    }
+    bail!("ferrovirt-launcher is not beside {}; install both, or name it with FERROVIRT_LAUNCHER", own.display())
+}
+
+fn copy(source: &Path, directory: &Path, name: &str) -> Result<PathBuf> {
+    let content = fs::read(source).with_context(|| format!("cannot read {}", source.display()))?;
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&content);
+    let target = directory.join(format!("{name}-{}-{:016x}", env!("CARGO_PKG_VERSION"), hasher.finish()));
+    if !target.exists() {
+        let temporary = target.with_extension("new");
+        fs::write(&temporary, content)?;
+        fs::set_permissions(&temporary, fs::Permissions::from_mode(0o755))?;
+        fs::rename(&temporary, &target)?;
+    }
+    Ok(target)
+}
+
+pub fn node_config(paths: &Paths, programs: &Programs, node_name: &str) -> Result<ferrovirt_node_lite::Config> {
+    let (second, third) = paths.pod_network();
+    Ok(ferrovirt_node_lite::Config {
+        node_name: node_name.into(),
+        node_ip: ferrovirt_node_lite::detect_node_ip(),
+        data_dir: paths.data_dir.clone(),
+        run_dir: paths.run_dir.clone(),
+        instance: paths.instance.clone(),
+        pod_cidr: format!("10.{second}.{third}.0/24").parse()?,
+        self_exe: programs.ferrovirt.clone(),
+        launcher_exe: programs.launcher.clone(),
+        cni_plugin_dirs: ferrovirt_node_lite::default_cni_plugin_dirs(),
+        devices: ferrovirt_node_lite::detect_devices(),
+        images: Arc::new(Store(ImageStore::open(&paths.images())?)),
+    })
+}
+
+struct Store(ImageStore);
+
+impl Images for Store {
+    fn resolve(&self, reference: &str) -> Result<PathBuf, ImageError> {
+        match self.0.resolve(reference) {
+            Some(image) => Ok(image.rootfs),
+            None => Err(ImageError::NotFound(reference.into())),
+        }
+    }
+}
+
+/// Has libvirt look at QEMU once, so that no VM start pays for it.
+pub fn probe_in_background(_paths: &Paths, _programs: &Programs) {}

@@ -1,0 +1,64 @@
+//! Connects the API server with virt-api, under the service name that the objects name.
+
+use std::sync::Arc;
+
+use ferrovirt_api::v1::VirtualMachineInstance;
+use ferrovirt_apiserver::{ApiServer, User};
+use ferrovirt_node::Agent;
+use ferrovirt_virt_api::{BoxError, BoxStream, Nodes, StreamKind, VirtApi};
+use futures::future::BoxFuture;
+use http::{HeaderName, HeaderValue};
+use kube::Client;
+
+pub const NAMESPACE: &str = "kubevirt";
+pub const SERVICE: &str = "virt-api";
+
+/// One node, in this process.
+struct ThisNode(Agent);
+
+impl Nodes for ThisNode {
+    fn open(&self, vmi: VirtualMachineInstance, kind: StreamKind) -> BoxFuture<'static, Result<BoxStream, BoxError>> {
+        let agent = self.0.clone();
+        Box::pin(async move {
+            let kind = match kind {
+                StreamKind::Serial => ferrovirt_node::StreamKind::Serial,
+                StreamKind::Vnc => ferrovirt_node::StreamKind::Vnc,
+            };
+            let stream = agent.open(&vmi, kind).await?;
+            Ok(Box::pin(stream) as BoxStream)
+        })
+    }
+}
+
+pub fn register(api: &ApiServer, client: Client, agent: Agent) {
+    let virt_api = VirtApi::new(client, Arc::new(ThisNode(agent)));
+    api.register_in_process(
+        NAMESPACE,
+        SERVICE,
+        Arc::new(move |mut request| {
+            let virt_api = virt_api.clone();
+            name_caller(&mut request);
+            Box::pin(async move { virt_api.handle(request).await })
+        }),
+    );
+}
+
+/// Puts the caller's identity where a front proxy would, after removing whatever stood there.
+fn name_caller<B>(request: &mut http::Request<B>) {
+    let user = request.extensions().get::<User>().cloned();
+    let headers = request.headers_mut();
+    let forged: Vec<HeaderName> =
+        headers.keys().filter(|name| name.as_str().starts_with("x-remote-")).cloned().collect();
+    for name in forged {
+        headers.remove(name);
+    }
+    let Some(user) = user else { return };
+    if let Ok(value) = HeaderValue::from_str(&user.name) {
+        headers.insert("x-remote-user", value);
+    }
+    for group in user.groups {
+        if let Ok(value) = HeaderValue::from_str(&group) {
+            headers.append("x-remote-group", value);
+        }
+    }
+}
