@@ -75,17 +75,6 @@ fn merge_fields(
     patch: &Map<String, Value>,
 ) -> Result<Map<String, Value>, PatchError> {
     let node = schema.map(Node::resolve);
-    for (name, list) in patch
-        .iter()
-        .filter_map(|(name, list)| Some((name.strip_prefix(DELETE_PREFIX)?, list)))
-    {
-        let gone = list
-            .as_array()
-            .ok_or_else(|| refuse("invalid patch format of primitive list"))?;
-        if let Some(Value::Array(values)) = fields.get_mut(name) {
-            values.retain(|value| !gone.contains(value));
-        }
-    }
     for (name, change) in patch {
         if name == DIRECTIVE
             || name == RETAIN_KEYS
@@ -96,6 +85,10 @@ fn merge_fields(
         }
         if change.is_null() {
             fields.remove(name);
+            continue;
+        }
+        // Upstream drops an object with a directive where there is nothing to direct, whatever else it holds.
+        if !fields.contains_key(name) && change.get(DIRECTIVE).is_some() {
             continue;
         }
         let child = node.and_then(|n| n.member(name));
@@ -115,6 +108,18 @@ fn merge_fields(
         }
         if let Some(Value::Array(list)) = fields.get_mut(name) {
             *list = ordered(std::mem::take(list), order, key);
+        }
+    }
+    // After the merge: a value that is both added and deleted is gone.
+    for (name, list) in patch
+        .iter()
+        .filter_map(|(name, list)| Some((name.strip_prefix(DELETE_PREFIX)?, list)))
+    {
+        let gone = list
+            .as_array()
+            .ok_or_else(|| refuse("invalid patch format of primitive list"))?;
+        if let Some(Value::Array(values)) = fields.get_mut(name) {
+            values.retain(|value| !gone.contains(value));
         }
     }
     Ok(fields)
@@ -175,7 +180,7 @@ fn merge_elements(
     patch: &[Value],
     key: &str,
 ) -> Result<Vec<Value>, PatchError> {
-    let mut merged = live.clone();
+    let mut merged = live;
     let mut replace = false;
     let mut ordinary = Vec::new();
     for element in patch {
@@ -205,6 +210,8 @@ fn merge_elements(
     if replace {
         merged.clear();
     }
+    // An element that is deleted and given anew is a new one, also in its place.
+    let live = merged.clone();
     for element in &ordinary {
         let Value::Object(fields) = element else {
             continue;

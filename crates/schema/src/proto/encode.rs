@@ -81,8 +81,11 @@ pub(super) fn fields(
                 for (key, entry) in entries {
                     let mut inner = Vec::new();
                     put_bytes(&mut inner, 1, key.as_bytes());
-                    if !entry.is_null() {
-                        single(table, field, 2, entry, &join(&path, key), depth, &mut inner)?;
+                    match (entry, field.kind) {
+                        // An entry stays an entry: its value is the empty message, such as the time that is not set.
+                        (Value::Null, Kind::Message(_)) => put_bytes(&mut inner, 2, &[]),
+                        (Value::Null, _) => {}
+                        _ => single(table, field, 2, entry, &join(&path, key), depth, &mut inner)?,
                     }
                     put_bytes(out, field.number, &inner);
                 }
