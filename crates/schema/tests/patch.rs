@@ -253,6 +253,12 @@ fn strategic_patches() {
             json!({"metadata": {"finalizers": ["b", "a"]}}),
         ),
         (
+            "a directive without an original",
+            json!({}),
+            json!({"labels": {"$patch": "replace", "a": "1"}, "strategy": {"$patch": "delete"}}),
+            json!({}),
+        ),
+        (
             "into nothing",
             json!({}),
             json!({"containers": [{"$patch": "delete", "name": "a"}, {"name": "b", "image": null}]}),
@@ -286,7 +292,8 @@ fn strategic_patches() {
             "The order in patch list:\n[\"b\",\"a\"]\n doesn't match $setElementOrder/marks list:\n[\"a\",\"b\"]\n",
         ),
     ] {
-        let error = strategic_merge(&schema, &mut json!({}), &patch).expect_err("refused");
+        let error =
+            strategic_merge(&schema, &mut json!({"labels": {}}), &patch).expect_err("refused");
         assert_eq!(error.to_string(), why);
     }
 }
