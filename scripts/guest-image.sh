@@ -26,7 +26,7 @@ ROOT_MIB=40
 DISK_MODULES="virtio_pci virtio_blk virtio_scsi sd_mod"
 ROOT_MODULES="$DISK_MODULES sr_mod virtio_net virtio_rng virtio_balloon isofs vfat nls_cp437 nls_ascii button evdev"
 # Under emulation every instruction counts: no mitigations, no randomised kernel, no self-tests and no slow probes.
-CMDLINE="console=tty0 console=ttyS0,115200 quiet loglevel=3 panic=-1 mitigations=off nokaslr tsc=reliable no_timer_check edd=off cryptomgr.notests 8250.nr_uarts=1"
+CMDLINE="console=tty0 console=ttyS0,115200 quiet loglevel=3 panic=-1 mitigations=off nokaslr no_timer_check edd=off cryptomgr.notests"
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 base=${FERROVIRT_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/ferrovirt}

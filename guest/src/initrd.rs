@@ -17,7 +17,8 @@ const ROOT_LABEL: &str = "ferrovirt-root";
 const WAIT: Duration = Duration::from_secs(20);
 
 pub fn run() -> Result<()> {
-    // The exact line that benchmarks wait for.
+    // The exact line that benchmarks wait for. Firmware and boot loader may have left the cursor in the middle of another one.
+    println!();
     say("user space is up");
     if let Err(error) = switch() {
         say(format_args!("cannot start: {error:#}"));

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -10,6 +11,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use ferrovirt_disks::cloudinit::{CloudInit, DataSource};
+use ferrovirt_disks::containerdisk::find_disk;
+use ferrovirt_disks::store::ImageStore;
 
 /// Generous, because test machines are shared; a healthy boot takes five seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -19,7 +22,7 @@ const USER_DATA: &str = "#cloud-config
 hostname: boxy
 password: s3cret
 chpasswd: {expire: false}
-ssh_authorized_keys: ['ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA test']
+ssh_authorized_keys: ['@KEY@']
 write_files:
 - {path: /etc/written, content: by write_files, permissions: 0640}
 bootcmd: ['echo boot >> /root/boots']
@@ -30,6 +33,15 @@ runcmd:
 - 'sleep 1000 &'
 ";
 
+const STATIC_NETWORK: &str = "
+version: 2
+ethernets:
+  enp1s0:
+    addresses: [10.0.2.77/24]
+    gateway4: 10.0.2.2
+    nameservers: {addresses: [10.0.2.3]}
+";
+
 #[test]
 fn a_guest_boots_is_configured_keeps_its_files_and_powers_off() {
     let dir = tempfile::tempdir().unwrap();
@@ -38,13 +50,13 @@ fn a_guest_boots_is_configured_keeps_its_files_and_powers_off() {
     let mut data = CloudInit {
         instance_id: "i-1".into(),
         hostname: "from-meta-data".into(),
-        user_data: Some(USER_DATA.into()),
+        user_data: Some(USER_DATA.replace("@KEY@", &ssh_key(dir.path()))),
         ..CloudInit::default()
     };
     data.write(&iso, DataSource::NoCloud).unwrap();
 
     let mut vm = Vm::start(dir.path(), &disk, Some(&iso), Bus::Virtio);
-    vm.wait_for("ferrovirt-guest: user space is up\r\n");
+    vm.wait_for("\nferrovirt-guest: user space is up\r\n");
     vm.wait_for("cloud-init data: NoCloud on /dev/vdb, instance i-1");
     vm.wait_for("packages is ignored");
     vm.wait_for("runcmd as root on boxy");
@@ -70,7 +82,10 @@ fn a_guest_boots_is_configured_keeps_its_files_and_powers_off() {
     vm.run("until ip -4 addr show eth0 | grep -q inet; do sleep 0.1; done");
     assert!(vm.run("ip -4 addr show eth0").contains("10.0.2.15/24"));
     assert!(vm.run("ip route").contains("default via 10.0.2.2"));
-    assert_eq!(vm.run("pidof dropbear >/dev/null && echo ssh"), "ssh");
+    assert_eq!(
+        ssh(dir.path(), vm.ssh_port, "hostname; sudo id -u"),
+        "boxy\n0\n"
+    );
     vm.run("echo kept > note; sudo sync");
 
     // A reboot keeps files and runs nothing twice.
@@ -86,6 +101,7 @@ fn a_guest_boots_is_configured_keeps_its_files_and_powers_off() {
 
     // A new instance id is a first boot again; the power button ends it in order.
     data.instance_id = "i-2".into();
+    data.network_config = Some(STATIC_NETWORK.into());
     data.write(&iso, DataSource::NoCloud).unwrap();
     let mut vm = Vm::start(dir.path(), &disk, Some(&iso), Bus::Virtio);
     vm.log_in("boxy", "demo", "s3cret");
@@ -124,6 +140,61 @@ fn without_data_the_console_says_so() {
     vm.wait_for("no cloud-init data disk (cidata or config-2) found");
     vm.wait_for("ferrovirt-guest: ready");
     vm.wait_for("localhost login:");
+}
+
+#[test]
+fn the_archive_is_a_container_disk() {
+    let disk = image();
+    let dir = tempfile::tempdir().unwrap();
+    let store = ImageStore::open(dir.path()).unwrap();
+    store
+        .import(&disk.with_file_name("demo-guest.tar"), None)
+        .unwrap();
+    let image = store.resolve("ferrovirt/demo-guest").unwrap();
+    let found = find_disk(&image.rootfs, None).unwrap();
+    assert_eq!(
+        found.strip_prefix(&image.rootfs).unwrap(),
+        Path::new("disk/demo.qcow2")
+    );
+    assert!(std::fs::read(found).unwrap() == std::fs::read(disk).unwrap());
+}
+
+/// Makes a key pair; returns the public half.
+fn ssh_key(dir: &Path) -> String {
+    let key = dir.join("key");
+    let made = Command::new("ssh-keygen")
+        .args(["-q", "-t", "ed25519", "-N", "", "-f"])
+        .arg(&key)
+        .status();
+    assert!(made.expect("ssh-keygen is needed").success());
+    std::fs::read_to_string(key.with_extension("pub"))
+        .unwrap()
+        .trim()
+        .to_string()
+}
+
+fn ssh(dir: &Path, port: u16, command: &str) -> String {
+    let out = Command::new("ssh")
+        .arg("-i")
+        .arg(dir.join("key"))
+        .args(["-F", "none", "-p", &port.to_string()])
+        .args([
+            "-o",
+            "StrictHostKeyChecking=no",
+            "-o",
+            "UserKnownHostsFile=/dev/null",
+            "-o",
+            "BatchMode=yes",
+        ])
+        .args(["-o", "ConnectTimeout=60", "demo@127.0.0.1", command])
+        .output()
+        .unwrap();
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    String::from_utf8(out.stdout).unwrap()
 }
 
 /// Where the image is; it is built when it is missing, and checked for freshness by the script itself.
@@ -170,6 +241,7 @@ struct Vm {
     used: usize,
     monitor: PathBuf,
     started: Instant,
+    ssh_port: u16,
 }
 
 impl Vm {
@@ -197,12 +269,16 @@ impl Vm {
         command
             .arg("-monitor")
             .arg(format!("unix:{},server=on,wait=off", monitor.display()));
-        command.args([
-            "-netdev",
-            "user,id=net",
-            "-device",
-            "virtio-net-pci,netdev=net,romfile=",
-        ]);
+        // A port that was free a moment ago; QEMU fails to start in the unlikely case that it no longer is.
+        let ssh_port = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        command
+            .arg("-netdev")
+            .arg(format!("user,id=net,hostfwd=tcp:127.0.0.1:{ssh_port}-:22"));
+        command.args(["-device", "virtio-net-pci,netdev=net,romfile="]);
         command.args(["-device", "virtio-rng-pci", "-device", "virtio-scsi-pci"]);
         let mut drive = |id: &str, options: String, scsi: &str| {
             command
@@ -260,6 +336,7 @@ impl Vm {
             used: 0,
             monitor,
             started,
+            ssh_port,
         }
     }
 
