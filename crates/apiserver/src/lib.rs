@@ -1,1 +1,38 @@
-//! See docs/ARCHITECTURE.md.
+//! The embedded Kubernetes API server, as a library.
+//!
+//! ```text
+//!  TLS listener ──┐
+//!                 ├─> recover ─> authn ─> authz ─> route ─┬─> discovery, OpenAPI, health
+//!  in-process ────┘                                       ├─> aggregation (APIService handlers)
+//!                                                         └─> rest: one path for every resource
+//!                                                               schema ─> admission ─> store
+//! ```
+//!
+//! **Invariant:** there is no handler per kind. A resource is a row of the registry (built-in table or CRD) plus, for the
+//! few kinds that Kubernetes itself treats specially, a hook in [`registry::Special`].
+//!
+//! **Invariant:** identity of in-process callers is a request extension. The TLS path overwrites it, so no client can forge it.
+
+mod admission;
+mod aggregation;
+mod authn;
+mod authz;
+mod controllers;
+mod crd;
+mod discovery;
+mod http;
+mod object;
+mod openapi;
+mod pipeline;
+mod registry;
+mod rest;
+mod server;
+mod service;
+mod status;
+mod storage;
+
+pub use authn::User;
+pub use http::body::{Body, BoxError};
+pub use http::serve::TlsConfig;
+pub use server::{ApiServer, Config, Handler, StartError};
+pub use service::{ApiService, ClientService};

@@ -1,0 +1,123 @@
+//! Admission: built-in rules, then mutating webhooks, then (after validation) validating webhooks.
+
+mod matching;
+mod webhook;
+
+use serde_json::{Value, json};
+
+use crate::object::{default, items_mut, text};
+use crate::registry::Special;
+use crate::rest::Call;
+use crate::status::ApiError;
+
+pub use webhook::Webhooks;
+
+/// Namespaces the system itself needs.
+const PROTECTED: &[&str] = &["default", "kube-system", "kube-public"];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    Create,
+    Update,
+    Delete,
+}
+
+impl Operation {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "CREATE",
+            Self::Update => "UPDATE",
+            Self::Delete => "DELETE",
+        }
+    }
+}
+
+/// Objects are only created in namespaces that exist and stay.
+pub fn namespace_lifecycle(call: &Call, object: &Value) -> Result<(), ApiError> {
+    let Some(namespace) = call.namespace() else { return Ok(()) };
+    let not_found = || ApiError::not_found(crate::status::Subject { group: "", kind: "namespaces", name: namespace });
+    let entry = call.server.store.get("namespaces", &ferrovirt_store::Key::new("", namespace)).ok_or_else(not_found)?;
+    if !entry.meta.deleting {
+        return Ok(());
+    }
+    let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
+    let mut error = ApiError::forbidden(call.resource.subject(crate::object::name(object)), &why);
+    error.body["details"]["causes"] = json!([{
+        "reason": "NamespaceTerminating", "message": format!("namespace {namespace} is being terminated"), "field": "metadata.namespace",
+    }]);
+    Err(error)
+}
+
+pub fn protect_namespaces(call: &Call) -> Result<(), ApiError> {
+    if call.resource.special == Special::Namespace && PROTECTED.contains(&call.name()) {
+        return Err(ApiError::forbidden(call.resource.subject(call.name()), "this namespace may not be deleted"));
+    }
+    Ok(())
+}
+
+/// Runs the mutating webhooks that match, in order.
+pub async fn mutate(call: &Call, operation: Operation, object: &mut Value, old: Option<&Value>) -> Result<(), ApiError> {
+    if call.resource.special == Special::Webhook {
+        return Ok(());
+    }
+    let hooks = call.server.webhooks.load(&call.server);
+    for hook in &hooks.mutating {
+        let Some(version) = matching::matches(call, hook, operation, Some(object), old) else { continue };
+        if let Some(changed) = webhook::call(call, hook, &version, operation, Some(object), old).await? {
+            *object = changed;
+        }
+    }
+    Ok(())
+}
+
+/// Runs the validating webhooks that match. `object` is None for deletions.
+pub async fn validate(call: &Call, operation: Operation, object: Option<&Value>, old: Option<&Value>) -> Result<(), ApiError> {
+    if call.resource.special == Special::Webhook {
+        return Ok(());
+    }
+    let hooks = call.server.webhooks.load(&call.server);
+    if operation == Operation::Delete {
+        for hook in &hooks.mutating {
+            if let Some(version) = matching::matches(call, hook, operation, object, old) {
+                webhook::call(call, hook, &version, operation, object, old).await?;
+            }
+        }
+    }
+    for hook in &hooks.validating {
+        let Some(version) = matching::matches(call, hook, operation, object, old) else { continue };
+        webhook::call(call, hook, &version, operation, object, old).await?;
+    }
+    Ok(())
+}
+
+/// Defaults of webhook configurations.
+pub fn defaults(configuration: &mut Value) {
+    let mutating = text(configuration, &["kind"]) == "MutatingWebhookConfiguration";
+    for hook in items_mut(configuration, "webhooks") {
+        default(hook, "failurePolicy", "Fail");
+        default(hook, "matchPolicy", "Equivalent");
+        default(hook, "namespaceSelector", json!({}));
+        default(hook, "objectSelector", json!({}));
+        default(hook, "timeoutSeconds", 10);
+        if mutating {
+            default(hook, "reinvocationPolicy", "Never");
+        }
+        if let Some(service) = hook.get_mut("clientConfig").and_then(|c| c.get_mut("service")) {
+            default(service, "port", 443);
+        }
+        for rule in items_mut(hook, "rules") {
+            default(rule, "scope", "*");
+        }
+    }
+}
+
+/// The labels of the namespace an object lives in; for a namespace, its own.
+fn namespace_labels(call: &Call, object: Option<&Value>) -> Option<std::collections::BTreeMap<String, String>> {
+    if call.resource.special == Special::Namespace {
+        let labels = object.and_then(|o| crate::object::at(o, &["metadata", "labels"])).cloned().unwrap_or_default();
+        return Some(serde_json::from_value(labels).unwrap_or_default());
+    }
+    let namespace = call.namespace()?;
+    let entry = call.server.store.get("namespaces", &ferrovirt_store::Key::new("", namespace))?;
+    Some(entry.meta.labels().clone())
+}

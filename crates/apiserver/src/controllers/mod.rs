@@ -1,0 +1,33 @@
+//! The controllers that the API implies. They work through the pipeline like any client, with identities of their own.
+
+mod api_services;
+mod client;
+mod crds;
+mod events;
+mod follow;
+mod gc;
+mod namespaces;
+mod roles;
+mod service_accounts;
+
+use std::sync::Arc;
+
+pub use api_services::refresh as refresh_api_services;
+pub use client::Client;
+
+use crate::server::Server;
+
+/// Deletes an object only after its dependents.
+pub const FOREGROUND: &str = "foregroundDeletion";
+/// Deletes an object and lets its dependents live.
+pub const ORPHAN: &str = "orphan";
+
+/// Starts all of them. They end with the server.
+pub fn spawn(server: &Arc<Server>) {
+    server.tasks.spawn(gc::run(server.clone()));
+    server.tasks.spawn(namespaces::run(server.clone()));
+    server.tasks.spawn(crds::run(server.clone()));
+    server.tasks.spawn(roles::run(server.clone()));
+    server.tasks.spawn(service_accounts::run(server.clone()));
+    server.tasks.spawn(events::run(server.clone()));
+}

@@ -1,0 +1,96 @@
+//! Request and response bodies.
+
+use std::io::Write;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full};
+use serde_json::Value;
+
+use crate::status::ApiError;
+
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, BoxError>;
+
+/// The largest request body, the limit of kube-apiserver.
+pub const MAX_BODY: usize = 3 * 1024 * 1024;
+/// Responses below this size are not worth compressing (upstream's threshold).
+const GZIP_FROM: usize = 128 * 1024;
+
+pub fn full(bytes: impl Into<Bytes>) -> Body {
+    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+}
+
+pub fn empty() -> Body {
+    full(Bytes::new())
+}
+
+/// The whole body, or 413.
+pub async fn read(mut body: Body) -> Result<Bytes, ApiError> {
+    let mut first = Bytes::new();
+    let mut rest = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| ApiError::bad_request(format!("cannot read the request body: {error}")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if first.len() + rest.len() + data.len() > MAX_BODY {
+            return Err(ApiError::too_large());
+        }
+        // Most bodies are one frame, which needs no copy.
+        if first.is_empty() && rest.is_empty() {
+            first = data;
+        } else {
+            if rest.is_empty() {
+                rest.extend_from_slice(&std::mem::take(&mut first));
+            }
+            rest.extend_from_slice(&data);
+        }
+    }
+    Ok(if rest.is_empty() { first } else { rest.freeze() })
+}
+
+/// The whole body of a response of our own, however large.
+pub async fn read_all(body: Body) -> Result<Bytes, ApiError> {
+    body.collect().await.map(|c| c.to_bytes()).map_err(|e| ApiError::internal(e.to_string()))
+}
+
+pub fn respond(status: StatusCode, content_type: &'static str, bytes: impl Into<Bytes>) -> Response<Body> {
+    let mut response = Response::new(full(bytes));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    response
+}
+
+pub fn json(status: StatusCode, value: &Value) -> Response<Body> {
+    respond(status, "application/json", value.to_string())
+}
+
+pub fn text(status: StatusCode, text: &'static str) -> Response<Body> {
+    respond(status, "text/plain; charset=utf-8", text)
+}
+
+pub fn error(error: &ApiError) -> Response<Body> {
+    let status = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    json(status, &error.body)
+}
+
+/// Compresses a large body when the client asked for it.
+pub fn compress(request_headers: &HeaderMap, response: &mut Response<Body>, bytes: Bytes) {
+    let asked = request_headers
+        .get(header::ACCEPT_ENCODING)
+        .and_then(|v| v.to_str().ok())
+        .is_some_and(|v| v.split(',').any(|e| e.trim().split(';').next() == Some("gzip")));
+    if !asked || bytes.len() < GZIP_FROM {
+        *response.body_mut() = full(bytes);
+        return;
+    }
+    let mut encoder = flate2::write::GzEncoder::new(Vec::with_capacity(bytes.len() / 8), flate2::Compression::fast());
+    match encoder.write_all(&bytes).and_then(|()| encoder.finish()) {
+        Ok(packed) => {
+            response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept-Encoding"));
+            *response.body_mut() = full(packed);
+        }
+        Err(_) => *response.body_mut() = full(bytes),
+    }
+}

@@ -1,0 +1,6 @@
+//! HTTP: bodies, content negotiation, what a URL asks for, and the TLS listener. Knows nothing of resources' contents.
+
+pub mod body;
+pub mod negotiate;
+pub mod request;
+pub mod serve;

@@ -1,0 +1,153 @@
+//! The TLS listener.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Request;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use rustls::server::WebPkiClientVerifier;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
+use tower::Service;
+
+use crate::authn::{self, User};
+use crate::service::ApiService;
+
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a client may take for the headers of a request. Counts from the end of the previous request, so it is also the
+/// idle timeout; clients give up idle connections after 90 s, and they should be the ones to do it.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(100);
+/// How long open requests may run on after shutdown began. Watches end at once, on their own.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// PEM texts of a serving certificate and of the CA that signs client certificates.
+#[derive(Clone, Debug)]
+pub struct TlsConfig {
+    pub cert_chain_pem: String,
+    pub key_pem: String,
+    pub client_ca_pem: String,
+}
+
+impl TlsConfig {
+    fn server_config(&self) -> io::Result<rustls::ServerConfig> {
+        let other = |e: &dyn std::fmt::Display, what: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{what}: {e}"));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut roots = rustls::RootCertStore::empty();
+        for cert in CertificateDer::pem_slice_iter(self.client_ca_pem.as_bytes()) {
+            let cert = cert.map_err(|e| other(&e, "client CA"))?;
+            roots.add(cert).map_err(|e| other(&e, "client CA"))?;
+        }
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+            .allow_unauthenticated()
+            .build()
+            .map_err(|e| other(&e, "client CA"))?;
+        let chain = CertificateDer::pem_slice_iter(self.cert_chain_pem.as_bytes())
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|e| other(&e, "serving certificate"))?;
+        let key = PrivateKeyDer::from_pem_slice(self.key_pem.as_bytes()).map_err(|e| other(&e, "serving key"))?;
+        let mut config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|e| other(&e, "TLS versions"))?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(chain, key)
+            .map_err(|e| other(&e, "serving certificate"))?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(config)
+    }
+}
+
+pub async fn serve(
+    service: ApiService,
+    listener: TcpListener,
+    tls: TlsConfig,
+    shutdown: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls.server_config()?));
+    let (stop, stopped) = watch::channel(false);
+    let connections = TaskTracker::new();
+    tokio::pin!(shutdown);
+    loop {
+        let stream = tokio::select! {
+            () = &mut shutdown => break,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    // Out of file descriptors, or a client that went away; neither may end the server.
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+            },
+        };
+        let _ = stream.set_nodelay(true);
+        connections.spawn(connection(service.clone(), acceptor.clone(), stream, stopped.clone()));
+    }
+    drop(listener);
+    let _ = stop.send(true);
+    connections.close();
+    if tokio::time::timeout(DRAIN_TIMEOUT, connections.wait()).await.is_err() {
+        tracing::warn!(open = connections.len(), "connections still open at the end of the drain");
+    }
+    Ok(())
+}
+
+/// Resolves when the server stops. (The channel's own future holds a lock guard that cannot move between threads.)
+async fn stopping(stopped: &mut watch::Receiver<bool>) {
+    let _ = stopped.wait_for(|stop| *stop).await;
+}
+
+async fn connection(
+    service: ApiService,
+    acceptor: tokio_rustls::TlsAcceptor,
+    stream: TcpStream,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
+        Err(_) => return tracing::debug!("TLS handshake timed out"),
+    };
+    let user = stream
+        .get_ref()
+        .1
+        .peer_certificates()
+        .and_then(|chain| chain.first())
+        .and_then(|cert| authn::from_certificate(cert));
+    let handler = hyper::service::service_fn(move |request: Request<Incoming>| {
+        let mut service = service.clone();
+        let mut request = request.map(|b| b.map_err(Into::into).boxed_unsync());
+        // Whatever was there before, only the connection says who this is.
+        request.extensions_mut().remove::<User>();
+        if let Some(user) = &user {
+            request.extensions_mut().insert(user.clone());
+        }
+        async move { service.call(request).await }
+    });
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(Duration::from_secs(30))
+        .max_concurrent_streams(1000);
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), handler);
+    tokio::pin!(connection);
+    let result = tokio::select! {
+        result = connection.as_mut() => result,
+        () = stopping(&mut stopped) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(%error, "connection ended");
+    }
+}

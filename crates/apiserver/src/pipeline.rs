@@ -1,0 +1,202 @@
+//! The way of every request: recover, authenticate, impersonate, authorize, route.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex};
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use http::{HeaderMap, Request, Response, StatusCode, header};
+use serde_json::json;
+
+use crate::aggregation::{self, Route};
+use crate::authn::{AUTHENTICATED, User};
+use crate::authz::{Attributes, On};
+use crate::http::body::{self, Body};
+use crate::http::negotiate;
+use crate::http::request::{Query, RequestInfo};
+use crate::rest::{self, Call};
+use crate::server::{self, Server};
+use crate::status::ApiError;
+use crate::{discovery, openapi, registry};
+
+/// Boxed: controllers that run inside the pipeline's tasks call it again.
+pub fn handle(server: Arc<Server>, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
+    Box::pin(async move {
+        let path = request.uri().path().to_owned();
+        match AssertUnwindSafe(run(server, request)).catch_unwind().await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => body::error(&error),
+            Err(_) => {
+                tracing::error!(path, "a request handler panicked");
+                body::error(&ApiError::internal("the request could not be handled; the log of the server says more"))
+            }
+        }
+    })
+}
+
+async fn run(server: Arc<Server>, mut request: Request<Body>) -> Result<Response<Body>, ApiError> {
+    let user = authenticate(&mut request)?;
+    let user = impersonate(&server, user, request.headers())?;
+    let query = Query::parse(request.uri());
+    let info = RequestInfo::parse(request.method(), request.uri(), &query);
+    server.rbac.authorize(&server.store, Attributes::of(&user, &info))?;
+    if let Some(route) = delegate(&server, &info) {
+        return Ok(aggregation::forward(&server, &route, user, request).await);
+    }
+    match info.target {
+        None => plain(&server, &user, &info.path, request.headers()).await,
+        Some(_) => resource(server, user, info, query, request).await,
+    }
+}
+
+/// A user that came with the connection or the caller. Credentials that nobody vouched for are refused.
+fn authenticate(request: &mut Request<Body>) -> Result<User, ApiError> {
+    match request.extensions_mut().remove::<User>() {
+        Some(user) => Ok(user.authenticated()),
+        None if request.headers().contains_key(header::AUTHORIZATION) => Err(ApiError::unauthorized()),
+        None => Ok(User::anonymous()),
+    }
+}
+
+/// `Impersonate-User` and its companions, each of which needs the verb `impersonate`.
+fn impersonate(server: &Server, user: User, headers: &HeaderMap) -> Result<User, ApiError> {
+    let value = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
+    let Some(name) = value("impersonate-user") else {
+        if headers.keys().any(|k| k.as_str().starts_with("impersonate-")) {
+            return Err(ApiError::bad_request("impersonation of groups, uid or extra needs a user"));
+        }
+        return Ok(user);
+    };
+    let check = |group: &str, resource: &str, subresource: &str, namespace: &str, name: &str| {
+        let on = On::Resource { group, resource, subresource, namespace, name };
+        server.rbac.authorize(&server.store, Attributes { user: &user, verb: "impersonate", on })
+    };
+    let mut acting = User { name: name.clone(), ..User::default() };
+    match name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':')) {
+        Some((namespace, account)) => {
+            check("", "serviceaccounts", "", namespace, account)?;
+            acting.groups = vec!["system:serviceaccounts".into(), format!("system:serviceaccounts:{namespace}")];
+        }
+        None => check("", "users", "", "", &name)?,
+    }
+    let groups: Vec<String> = headers.get_all("impersonate-group").iter().filter_map(|v| v.to_str().ok().map(str::to_owned)).collect();
+    for group in &groups {
+        check("", "groups", "", "", group)?;
+    }
+    if !groups.is_empty() {
+        acting.groups = groups;
+    }
+    if let Some(uid) = value("impersonate-uid") {
+        check("authentication.k8s.io", "uids", "", "", &uid)?;
+        acting.uid = Some(uid);
+    }
+    for (header, value) in headers {
+        if let (Some(key), Ok(value)) = (header.as_str().strip_prefix("impersonate-extra-"), value.to_str()) {
+            check("authentication.k8s.io", "userextras", key, "", value)?;
+            acting.extra.entry(key.to_owned()).or_default().push(value.to_owned());
+        }
+    }
+    if acting.name != "system:anonymous" && !acting.in_group(AUTHENTICATED) {
+        acting.groups.push(AUTHENTICATED.to_owned());
+    }
+    Ok(acting)
+}
+
+/// The delegated group version that a path belongs to.
+fn delegate(server: &Server, info: &RequestInfo) -> Option<Route> {
+    let (group, version) = match &info.target {
+        Some(target) => (target.group.as_str(), target.version.as_str()),
+        None => {
+            let mut parts = info.path.split('/').filter(|p| !p.is_empty());
+            if parts.next() != Some("apis") {
+                return None;
+            }
+            (parts.next()?, parts.next()?)
+        }
+    };
+    if group.is_empty() {
+        return None;
+    }
+    server.aggregation.find(server, group, version)
+}
+
+/// Everything that is not a resource.
+async fn plain(server: &Server, user: &User, path: &str, headers: &HeaderMap) -> Result<Response<Body>, ApiError> {
+    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+    match first {
+        "healthz" | "livez" | "readyz" if server.stop.is_cancelled() => {
+            Ok(body::text(StatusCode::INTERNAL_SERVER_ERROR, "shutting down"))
+        }
+        "healthz" | "livez" | "readyz" => Ok(body::text(StatusCode::OK, "ok")),
+        "version" => Ok(body::json(StatusCode::OK, &version())),
+        "metrics" => Ok(metrics(server)),
+        "openapi" => openapi::handle(server, path, headers),
+        "" => Ok(body::json(StatusCode::OK, &json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]}))),
+        _ => discovery::handle(server, user, path, headers).await.unwrap_or_else(|| Err(ApiError::no_route())),
+    }
+}
+
+fn version() -> serde_json::Value {
+    json!({
+        "major": "1", "minor": "36", "emulationMajor": "1", "emulationMinor": "36", "minCompatibilityMajor": "1", "minCompatibilityMinor": "35",
+        "gitVersion": server::VERSION, "gitCommit": "", "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "", "compiler": "rustc", "platform": format!("linux/{}", match std::env::consts::ARCH { "x86_64" => "amd64", "aarch64" => "arm64", other => other }),
+    })
+}
+
+fn metrics(server: &Server) -> Response<Body> {
+    let mut text = String::from("# HELP apiserver_storage_objects Number of stored objects by resource.\n# TYPE apiserver_storage_objects gauge\n");
+    for resource in server.store.resources() {
+        text.push_str(&format!("apiserver_storage_objects{{resource=\"{resource}\"}} {}\n", server.store.count(&resource)));
+    }
+    let stats = server.store.stats();
+    text.push_str(&format!("# TYPE apiserver_storage_size_bytes gauge\napiserver_storage_size_bytes {}\n", stats.log_bytes));
+    text.push_str(&format!("# TYPE apiserver_registered_watchers gauge\napiserver_registered_watchers {}\n", stats.watchers));
+    body::respond(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
+}
+
+/// A request to a resource of the registry.
+async fn resource(server: Arc<Server>, user: User, info: RequestInfo, query: Query, request: Request<Body>) -> Result<Response<Body>, ApiError> {
+    let Some(target) = info.target else { return Err(ApiError::no_route()) };
+    let snapshot = server.registry.snapshot();
+    let found = snapshot.find(&target.group, &target.resource).filter(|r| r.version(&target.version).is_some());
+    let Some(resource) = found.cloned() else {
+        if registry::is_workload(&target.group, &target.resource) {
+            let message = format!(
+                "the server could not find the requested resource: this host runs virtual machines, not workload controllers; it does not serve {}",
+                target.resource
+            );
+            return Err(ApiError::new(404, "NotFound", message));
+        }
+        return Err(ApiError::no_route());
+    };
+    let wrong_scope = !resource.namespaced && target.namespace.is_some() && target.resource != "namespaces";
+    if wrong_scope {
+        return Err(ApiError::no_route());
+    }
+    if let Some(subresource) = &target.subresource {
+        if let Some(handler) = server.subresource(&target.group, &target.resource, subresource) {
+            let mut request = request;
+            request.extensions_mut().insert(user);
+            return Ok(handler(request).await);
+        }
+        let version = resource.version(&target.version);
+        if !version.is_some_and(|v| v.has_subresource(subresource)) {
+            return Err(ApiError::no_route());
+        }
+    }
+    let (parts, request_body) = request.into_parts();
+    let accept = negotiate::accept(&parts.headers, !resource.custom)?;
+    let call = Call {
+        server,
+        user,
+        verb: info.verb,
+        target,
+        resource,
+        query,
+        headers: parts.headers,
+        accept,
+        warnings: Mutex::default(),
+    };
+    Ok(rest::handle(call, request_body).await)
+}

@@ -1,0 +1,110 @@
+//! The last steps of every write: checks that all writes share, the store, and what follows from a change.
+
+use bytes::Bytes;
+use ferrovirt_schema::{Cause, CauseKind, structural};
+use ferrovirt_store::{Change, CommitError, Expect};
+use serde_json::Value;
+
+use super::{Call, effects, metadata, respond, strategy};
+use crate::registry::Resource;
+use crate::status::ApiError;
+use crate::storage::{self, Encoded, Entry};
+
+/// What came of a conditional write.
+pub enum Outcome {
+    Done(Bytes),
+    /// Somebody else was faster.
+    Conflict,
+}
+
+/// Schema, metadata and kind-specific validation.
+pub fn validate(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
+    let resource: &Resource = &call.resource;
+    let name = crate::object::name(object);
+    let mut causes = metadata::validate(resource, object, old);
+    let from_schema = structural::validate(&call.version().schema(), object);
+    if !resource.custom {
+        // A wrong type does not get past decoding upstream, which is a 400 and not a 422.
+        if let Some(cause) = from_schema.iter().find(|c| c.kind == CauseKind::FieldValueTypeInvalid) {
+            return Err(ApiError::bad_request(format!(
+                "{kind} in version \"{}\" cannot be handled as a {kind}: {cause}",
+                call.target.version,
+                kind = resource.kind
+            )));
+        }
+    }
+    causes.extend(from_schema);
+    causes.extend(strategy::validate(call, object, old));
+    refuse(call, name, &causes)
+}
+
+fn refuse(call: &Call, name: &str, causes: &[Cause]) -> Result<(), ApiError> {
+    if causes.is_empty() { Ok(()) } else { Err(ApiError::invalid(call.resource.kind_subject(name), causes)) }
+}
+
+/// The stored form of an object that is in the request's version.
+pub fn encode(call: &Call, object: &Value) -> Result<Encoded, ApiError> {
+    if call.version().renames.is_empty() {
+        return storage::encode(object, &call.resource.storage_api_version());
+    }
+    let mut stored = object.clone();
+    respond::convert_to_storage(&call.resource, call.version(), &mut stored);
+    storage::encode(&stored, &call.resource.storage_api_version())
+}
+
+/// Stores a new object.
+pub async fn insert(call: &Call, object: &Value, dry_run: bool) -> Result<Outcome, ApiError> {
+    let encoded = encode(call, object)?;
+    let key = storage::key(&call.resource, call.namespace(), crate::object::name(object));
+    if dry_run {
+        return Ok(match call.server.store.get(&call.resource.storage, &key) {
+            Some(_) => Outcome::Conflict,
+            None => Outcome::Done(storage::spliced(&encoded, None)),
+        });
+    }
+    let write = storage::write(&call.resource, key, Expect::Absent, Change::Put(encoded));
+    match call.server.store.commit(write).await {
+        Ok(entry) => {
+            effects::changed(&call.server, &call.resource, &entry).await;
+            Ok(Outcome::Done(entry.bytes.clone()))
+        }
+        Err(CommitError::Conflict { .. }) => Ok(Outcome::Conflict),
+        Err(error) => Err(storage::store_error(&error)),
+    }
+}
+
+/// Stores the successor of an entry; a successor that is equal is not stored.
+pub async fn replace(call: &Call, entry: &Entry, object: &Value, dry_run: bool) -> Result<Outcome, ApiError> {
+    let encoded = encode(call, object)?;
+    if dry_run || storage::same(entry, &encoded) {
+        return Ok(Outcome::Done(storage::spliced(&encoded, Some(entry.revision))));
+    }
+    let write = storage::write(&call.resource, entry.key.clone(), Expect::Revision(entry.revision), Change::Put(encoded));
+    match call.server.store.commit(write).await {
+        Ok(entry) => {
+            effects::changed(&call.server, &call.resource, &entry).await;
+            Ok(Outcome::Done(entry.bytes.clone()))
+        }
+        Err(CommitError::Conflict { .. }) => Ok(Outcome::Conflict),
+        Err(error) => Err(storage::store_error(&error)),
+    }
+}
+
+/// Removes an entry for good. `last` is what watchers see of it.
+pub async fn remove(call: &Call, entry: &Entry, last: &Value, dry_run: bool) -> Result<Outcome, ApiError> {
+    let encoded = encode(call, last)?;
+    if dry_run {
+        return Ok(Outcome::Done(storage::spliced(&encoded, Some(entry.revision))));
+    }
+    let change = Change::Delete { last: encoded };
+    let write = storage::write(&call.resource, entry.key.clone(), Expect::Revision(entry.revision), change);
+    match call.server.store.commit(write).await {
+        Ok(entry) => {
+            effects::removed(&call.server, &call.resource, &entry).await;
+            Ok(Outcome::Done(entry.bytes.clone()))
+        }
+        Err(CommitError::Conflict { current: None }) => Err(call.not_found()),
+        Err(CommitError::Conflict { .. }) => Ok(Outcome::Conflict),
+        Err(error) => Err(storage::store_error(&error)),
+    }
+}

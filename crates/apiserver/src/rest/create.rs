@@ -1,0 +1,56 @@
+//! create.
+
+use bytes::Bytes;
+use ferrovirt_schema::structural;
+use http::{Response, StatusCode};
+use serde_json::Value;
+
+use super::commit::{self, Outcome};
+use super::{Call, decode, metadata, respond, strategy};
+use crate::admission::{self, Operation};
+use crate::http::body::Body;
+use crate::object::text;
+use crate::status::ApiError;
+
+/// Attempts at a free name for `generateName`.
+const NAME_ATTEMPTS: usize = 8;
+
+pub async fn create(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError> {
+    let object = decode::object(call, &bytes)?;
+    let stored = create_object(call, object).await?;
+    respond::object(call, StatusCode::CREATED, &stored)
+}
+
+/// Creates a decoded object and returns it as stored.
+pub async fn create_object(call: &Call, mut object: Value) -> Result<Bytes, ApiError> {
+    let dry_run = call.dry_run()?;
+    metadata::check_namespace(call, &mut object)?;
+    if !text(&object, &["metadata", "resourceVersion"]).is_empty() {
+        return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
+    }
+    structural::default(&call.version().schema(), &mut object);
+    strategy::defaults(&call.resource, &mut object);
+    admission::namespace_lifecycle(call, &object)?;
+    admission::mutate(call, Operation::Create, &mut object, None).await?;
+    let base = text(&object, &["metadata", "generateName"]).to_owned();
+    let generated = text(&object, &["metadata", "name"]).is_empty() && !base.is_empty();
+    metadata::fill(call, &mut object);
+    strategy::prepare_create(call, &mut object).await?;
+    structural::prune(&call.version().schema(), &mut object);
+    structural::default(&call.version().schema(), &mut object);
+    strategy::defaults(&call.resource, &mut object);
+    for _ in 0..NAME_ATTEMPTS {
+        if generated {
+            crate::object::metadata(&mut object).insert("name".into(), metadata::generate_name(&base).into());
+        }
+        commit::validate(call, &object, None)?;
+        admission::validate(call, Operation::Create, Some(&object), None).await?;
+        super::update::track(call, None, &mut object);
+        match commit::insert(call, &object, dry_run).await? {
+            Outcome::Done(bytes) => return Ok(bytes),
+            Outcome::Conflict if generated => {}
+            Outcome::Conflict => break,
+        }
+    }
+    Err(ApiError::already_exists(call.resource.subject(crate::object::name(&object))))
+}

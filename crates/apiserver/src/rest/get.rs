@@ -1,0 +1,17 @@
+//! get, also of the status subresource.
+
+use http::{Response, StatusCode};
+
+use super::{Call, respond};
+use crate::http::body::Body;
+use crate::status::ApiError;
+use crate::storage;
+
+pub fn get(call: &Call) -> Result<Response<Body>, ApiError> {
+    let key = storage::key(&call.resource, call.namespace(), call.name());
+    let entry = call.server.store.get(&call.resource.storage, &key).ok_or_else(|| call.not_found())?;
+    if let Some(wanted) = call.query.number("resourceVersion")? {
+        super::list::check_not_ahead(call, wanted)?;
+    }
+    respond::object(call, StatusCode::OK, &entry.bytes)
+}

@@ -1,0 +1,189 @@
+//! The verbs, once, for every resource.
+//!
+//! ```text
+//!  create: decode ─> mutate ─> system fields ─> defaults ─> validate ─> admit ─> commit ─> effects
+//!  update: decode ─┐
+//!  patch:  patch ──┴> keep system fields, split status ─> mutate ─> validate ─> admit ─> commit or remove ─> effects
+//! ```
+
+mod apply;
+mod commit;
+mod create;
+mod decode;
+mod delete;
+mod effects;
+mod get;
+mod list;
+mod metadata;
+mod patch;
+mod pods;
+mod respond;
+mod reviews;
+mod scale;
+mod select;
+mod strategy;
+mod update;
+mod watch;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+
+use crate::authn::User;
+use crate::http::body::{self, Body};
+use crate::http::negotiate::Accept;
+use crate::http::request::{Query, Target};
+use crate::registry::{Resource, Version};
+use crate::server::Server;
+use crate::status::ApiError;
+
+pub use list::Snapshots;
+pub use metadata::name_fault;
+pub use respond::convert;
+
+/// One request to a resource.
+pub struct Call {
+    pub server: Arc<Server>,
+    pub user: User,
+    pub verb: &'static str,
+    pub target: Target,
+    pub resource: Arc<Resource>,
+    pub query: Query,
+    pub headers: HeaderMap,
+    pub accept: Accept,
+    pub warnings: Mutex<Vec<String>>,
+}
+
+impl Call {
+    /// The requested version. Routing made sure that it exists.
+    pub fn version(&self) -> &Version {
+        self.resource.version(&self.target.version).unwrap_or(&self.resource.versions[0])
+    }
+
+    pub fn api_version(&self) -> String {
+        self.resource.api_version(&self.version().name)
+    }
+
+    pub fn namespace(&self) -> Option<&str> {
+        if self.resource.namespaced { self.target.namespace.as_deref() } else { None }
+    }
+
+    pub fn name(&self) -> &str {
+        self.target.name.as_deref().unwrap_or_default()
+    }
+
+    pub fn subresource(&self) -> &str {
+        self.target.subresource.as_deref().unwrap_or_default()
+    }
+
+    pub fn dry_run(&self) -> Result<bool, ApiError> {
+        match self.query.all("dryRun") {
+            [] => Ok(false),
+            values if values.iter().all(|v| v == "All") => Ok(true),
+            values => Err(ApiError::bad_request(format!("dryRun: Unsupported value: {:?}: supported values: \"All\"", values[0]))),
+        }
+    }
+
+    pub fn warn(&self, text: impl Into<String>) {
+        let text = text.into();
+        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        if !warnings.contains(&text) {
+            warnings.push(text);
+        }
+    }
+
+    /// The same request, about one object of a collection.
+    fn named(&self, key: &ferrovirt_store::Key) -> Self {
+        let mut target = self.target.clone();
+        target.name = Some(key.name.to_string());
+        if self.resource.namespaced {
+            target.namespace = Some(key.namespace.to_string());
+        }
+        self.about(target)
+    }
+
+    /// The same request, about the object itself.
+    fn without_subresource(&self) -> Self {
+        self.about(Target { subresource: None, ..self.target.clone() })
+    }
+
+    fn about(&self, target: Target) -> Self {
+        Self {
+            server: self.server.clone(),
+            user: self.user.clone(),
+            verb: self.verb,
+            target,
+            resource: self.resource.clone(),
+            query: self.query.clone(),
+            headers: self.headers.clone(),
+            accept: self.accept,
+            warnings: Mutex::default(),
+        }
+    }
+
+    pub fn not_found(&self) -> ApiError {
+        ApiError::not_found(self.resource.subject(self.name()))
+    }
+}
+
+/// Runs one request to its end.
+pub async fn handle(call: Call, request_body: Body) -> Response<Body> {
+    if let Some(warning) = &call.version().deprecation {
+        call.warn(warning.clone());
+    }
+    let result = dispatch(&call, request_body).await;
+    let mut response = result.unwrap_or_else(|error| body::error(&error));
+    let warnings = std::mem::take(&mut *call.warnings.lock().unwrap_or_else(PoisonError::into_inner));
+    for warning in warnings {
+        let text: String = warning.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let quoted = format!("299 - \"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
+        if let Ok(value) = HeaderValue::from_str(&quoted) {
+            response.headers_mut().append(http::header::WARNING, value);
+        }
+    }
+    response
+}
+
+async fn dispatch(call: &Call, request_body: Body) -> Result<Response<Body>, ApiError> {
+    let not_allowed = || ApiError::method_not_allowed(call.resource.subject(call.name()));
+    if call.resource.is_virtual() {
+        if call.verb != "create" {
+            return Err(not_allowed());
+        }
+        return reviews::create(call, body::read(request_body).await?).await;
+    }
+    match (call.subresource(), call.verb) {
+        ("" | "status", "get") => get::get(call),
+        ("", "list") => list::list(call),
+        ("", "watch") => watch::watch(call),
+        ("", "create") if call.target.name.is_none() => create::create(call, body::read(request_body).await?).await,
+        ("" | "status" | "finalize", "update") => update::update(call, body::read(request_body).await?).await,
+        ("" | "status", "patch") => patch::patch(call, body::read(request_body).await?).await,
+        ("", "delete") => delete::delete(call, body::read(request_body).await?).await,
+        ("", "deletecollection") => delete::delete_collection(call, body::read(request_body).await?).await,
+        ("scale", "get") => scale::get(call),
+        ("scale", "update") => scale::update(call, body::read(request_body).await?).await,
+        ("scale", "patch") => scale::patch(call, body::read(request_body).await?).await,
+        ("binding", "create") => pods::bind(call, body::read(request_body).await?).await,
+        ("eviction", "create") => pods::evict(call, body::read(request_body).await?).await,
+        _ => Err(not_allowed()),
+    }
+}
+
+/// A plain success `Status`, with the subject in its details.
+fn success(call: &Call, name: &str, uid: &str) -> Response<Body> {
+    let mut details = serde_json::json!({"name": name, "kind": call.resource.plural});
+    if !call.resource.group.is_empty() {
+        details["group"] = call.resource.group.clone().into();
+    }
+    if !uid.is_empty() {
+        details["uid"] = uid.into();
+    }
+    let status = serde_json::json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
+    body::json(StatusCode::OK, &status)
+}
+
+fn parse_json(bytes: &Bytes) -> Result<serde_json::Value, ApiError> {
+    serde_json::from_slice(bytes).map_err(|e| ApiError::bad_request(format!("error decoding the request body: {e}")))
+}

@@ -1,0 +1,106 @@
+//! patch: JSON, merge, strategic merge, apply.
+
+use bytes::Bytes;
+use ferrovirt_schema::{Cause, patch as patches};
+use http::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::{Call, decode, metadata, respond, update};
+use crate::http::body::Body;
+use crate::http::negotiate;
+use crate::object::{self, text};
+use crate::status::ApiError;
+
+const ALL: &str = "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml";
+const CUSTOM: &str = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Json,
+    Merge,
+    Strategic,
+    Apply,
+}
+
+impl Kind {
+    pub fn of(call: &Call) -> Result<Self, ApiError> {
+        match negotiate::content_type(&call.headers) {
+            "application/json-patch+json" => Ok(Self::Json),
+            "application/merge-patch+json" => Ok(Self::Merge),
+            "application/strategic-merge-patch+json" if !call.resource.custom => Ok(Self::Strategic),
+            "application/apply-patch+yaml" | "application/apply-patch+json" => Ok(Self::Apply),
+            _ => Err(ApiError::unsupported_media(if call.resource.custom { CUSTOM } else { ALL })),
+        }
+    }
+}
+
+pub async fn patch(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError> {
+    let kind = Kind::of(call)?;
+    if kind == Kind::Apply {
+        return super::apply::apply(call, &bytes).await;
+    }
+    let (patch, duplicates) = decode::json_with_duplicates(&bytes).map_err(|e| ApiError::bad_request(format!("error decoding patch: {e}")))?;
+    // A patch that names a resourceVersion is conditional; any other is tried again on the newer object.
+    let conditional = !text(&patch, &["metadata", "resourceVersion"]).is_empty();
+    let stored = update::modify(call, !conditional, |old| {
+        let mut new = old.clone();
+        apply_patch(call, kind, &patch, &mut new)?;
+        check_identity(call, old, &mut new)?;
+        let mut faults = duplicates.clone();
+        faults.extend(decode::prune(call, &mut new));
+        decode::report(call, &faults, |faults| {
+            let shown: String = String::from_utf8_lossy(&bytes).into_owned();
+            let cause = Cause::invalid("patch", &json!(shown), format!("strict decoding error: {faults}"));
+            let mut error = ApiError::invalid(call.resource.kind_subject(""), &[cause]);
+            error.body["message"] = format!(" \"\" is invalid: patch: Invalid value: {shown:?}: strict decoding error: {faults}").into();
+            if let Some(details) = error.body["details"].as_object_mut() {
+                details.remove("kind");
+                details.remove("group");
+            }
+            error
+        })?;
+        Ok(new)
+    })
+    .await?;
+    respond::object(call, StatusCode::OK, &stored)
+}
+
+/// Changes `object` as the patch says.
+pub fn apply_patch(call: &Call, kind: Kind, patch: &Value, object: &mut Value) -> Result<(), ApiError> {
+    let result = match kind {
+        Kind::Json => patches::json_patch(object, patch),
+        Kind::Merge | Kind::Apply => patches::merge_patch(object, patch),
+        Kind::Strategic => patches::strategic_merge(&call.version().schema(), object, patch),
+    };
+    result.map_err(|error| {
+        let message = error.to_string();
+        match kind {
+            // A failed test or a missing path: the patch was understood, the object does not fit it.
+            Kind::Json if patch.is_array() => {
+                ApiError::new(422, "Invalid", format!("the server rejected our request due to an error in our request: {message}"))
+            }
+            _ => ApiError::bad_request(message),
+        }
+    })
+}
+
+/// A patch cannot turn the object into another one.
+fn check_identity(call: &Call, old: &Value, new: &mut Value) -> Result<(), ApiError> {
+    if !new.is_object() {
+        return Err(ApiError::bad_request("the patch leaves no object"));
+    }
+    metadata::check_namespace(call, new)?;
+    let name = object::name(new);
+    if name != object::name(old) {
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            call.name()
+        )));
+    }
+    for key in ["apiVersion", "kind"] {
+        if new[key] != old[key] {
+            new[key] = old[key].clone();
+        }
+    }
+    Ok(())
+}

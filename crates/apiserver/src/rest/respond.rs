@@ -1,0 +1,140 @@
+//! From stored bytes to the form the client asked for.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use ferrovirt_schema::proto;
+use http::{HeaderValue, Response, StatusCode, header};
+use serde_json::{Value, json};
+
+use super::Call;
+use super::decode::message_name;
+use crate::http::body::{self, Body};
+use crate::http::negotiate::{Encoding, PROTOBUF, Shape};
+use crate::registry::{self, Resource, Version};
+use crate::status::ApiError;
+
+const PREFIX: &[u8] = b"{\"apiVersion\":\"";
+
+/// An object in another version of its kind: `apiVersion` and, where groups share storage, renamed fields.
+pub fn convert(resource: &Resource, version: &Version, object: &mut Value) {
+    object["apiVersion"] = resource.api_version(&version.name).into();
+    rename(object, version.renames.iter().map(|(stored, here)| (*stored, *here)));
+}
+
+/// The inverse of [`convert`]: into the version that is stored.
+pub fn convert_to_storage(resource: &Resource, version: &Version, object: &mut Value) {
+    object["apiVersion"] = resource.storage_api_version().into();
+    rename(object, version.renames.iter().map(|(stored, here)| (*here, *stored)));
+}
+
+fn rename<'a>(object: &mut Value, pairs: impl Iterator<Item = (&'a str, &'a str)>) {
+    let Some(map) = object.as_object_mut() else { return };
+    for (from, to) in pairs {
+        if let Some(value) = map.remove(from) {
+            map.insert(to.to_owned(), value);
+        }
+    }
+}
+
+/// Stored bytes in the requested version, without parsing them if only `apiVersion` differs.
+pub fn in_version(resource: &Resource, version: &Version, stored: &Bytes) -> Result<Bytes, ApiError> {
+    let wanted = resource.api_version(&version.name);
+    let rest = stored.strip_prefix(PREFIX).ok_or_else(|| ApiError::internal("stored object has no apiVersion in front"))?;
+    let end = rest.iter().position(|b| *b == b'"').unwrap_or(0);
+    if &rest[..end] == wanted.as_bytes() {
+        return Ok(stored.clone());
+    }
+    if version.renames.is_empty() {
+        let mut bytes = BytesMut::with_capacity(stored.len() + wanted.len());
+        bytes.put_slice(PREFIX);
+        bytes.put_slice(wanted.as_bytes());
+        bytes.put_slice(&rest[end..]);
+        return Ok(bytes.freeze());
+    }
+    let mut value = parse(stored)?;
+    convert(resource, version, &mut value);
+    Ok(value.to_string().into())
+}
+
+pub fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
+    serde_json::from_slice(bytes).map_err(|e| ApiError::internal(format!("stored object: {e}")))
+}
+
+/// One stored object as a response.
+pub fn object(call: &Call, status: StatusCode, stored: &Bytes) -> Result<Response<Body>, ApiError> {
+    let bytes = in_version(&call.resource, call.version(), stored)?;
+    match call.accept.shape {
+        Shape::Object => encoded(call, status, bytes),
+        Shape::Table => {
+            let value = parse(&bytes)?;
+            let meta = json!({"resourceVersion": value["metadata"]["resourceVersion"]});
+            encoded(call, status, table(call, std::slice::from_ref(&value), meta, true).to_string().into())
+        }
+        Shape::PartialMetadata | Shape::PartialMetadataList => {
+            encoded(call, status, partial(call, &parse(&bytes)?).to_string().into())
+        }
+    }
+}
+
+/// A JSON document in the encoding the client asked for.
+pub fn encoded(call: &Call, status: StatusCode, json: Bytes) -> Result<Response<Body>, ApiError> {
+    let (content_type, bytes) = match call.accept.encoding {
+        Encoding::Json => ("application/json", json),
+        Encoding::Yaml => ("application/yaml", yaml(&parse(&json)?)?),
+        Encoding::Protobuf => (PROTOBUF, protobuf(&parse(&json)?)?),
+    };
+    let mut response = body::respond(status, content_type, Bytes::new());
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    body::compress(&call.headers, &mut response, bytes);
+    Ok(response)
+}
+
+fn yaml(value: &Value) -> Result<Bytes, ApiError> {
+    serde_saphyr::to_string(value).map(Bytes::from).map_err(|e| ApiError::internal(e.to_string()))
+}
+
+/// A built-in object or list in the Kubernetes protobuf envelope.
+pub fn protobuf(value: &Value) -> Result<Bytes, ApiError> {
+    let failed = |e: &dyn std::fmt::Display| ApiError::internal(format!("protobuf: {e}"));
+    let text = |key: &str| value[key].as_str().unwrap_or_default().to_owned();
+    let (api_version, kind) = (text("apiVersion"), text("kind"));
+    let table = registry::proto_table().ok_or_else(|| failed(&"no table"))?;
+    let message = message_name(&api_version, &kind).ok_or_else(|| failed(&format!("no message for {kind}")))?;
+    let raw = table.encode(&message, value).map_err(|e| failed(&e))?;
+    let envelope = proto::Envelope { api_version, kind, raw, ..proto::Envelope::default() };
+    Ok(proto::encode_envelope(&envelope).into())
+}
+
+/// `meta.k8s.io` PartialObjectMetadata of an object.
+pub fn partial(call: &Call, object: &Value) -> Value {
+    json!({
+        "kind": "PartialObjectMetadata",
+        "apiVersion": format!("meta.k8s.io/{}", call.accept.meta_version),
+        "metadata": object["metadata"],
+    })
+}
+
+/// A Table of objects. `with_columns` is false for all but the first event of a watch.
+pub fn table(call: &Call, objects: &[Value], meta: Value, with_columns: bool) -> Value {
+    let columns = &call.version().columns;
+    let include = match call.query.get("includeObject") {
+        "" => "Metadata",
+        other => other,
+    };
+    let rows: Vec<Value> = objects
+        .iter()
+        .map(|object| {
+            let mut row = json!({"cells": columns.cells(object)});
+            match include {
+                "None" => {}
+                "Object" => row["object"] = object.clone(),
+                _ => row["object"] = partial(call, object),
+            }
+            row
+        })
+        .collect();
+    let definitions = if with_columns { columns.definitions() } else { Vec::new() };
+    json!({
+        "kind": "Table", "apiVersion": format!("meta.k8s.io/{}", call.accept.meta_version), "metadata": meta,
+        "columnDefinitions": definitions, "rows": rows,
+    })
+}

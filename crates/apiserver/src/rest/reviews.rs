@@ -1,0 +1,57 @@
+//! Reviews: questions to the server that are created, answered and forgotten.
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::{Call, decode, respond};
+use crate::authn::User;
+use crate::authz::{Attributes, On};
+use crate::http::body::Body;
+use crate::object::{field_map, text};
+use crate::registry::Special;
+use crate::status::ApiError;
+
+pub async fn create(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError> {
+    let mut review = decode::object(call, &bytes)?;
+    let status = match call.resource.special {
+        Special::SelfSubjectAccessReview => access(call, &call.user, &review["spec"]),
+        Special::SubjectAccessReview | Special::LocalSubjectAccessReview => {
+            let user = User::from_json(&review["spec"], "user");
+            access(call, &user, &review["spec"])
+        }
+        Special::SelfSubjectRulesReview => rules(call, text(&review, &["spec", "namespace"])),
+        Special::SelfSubjectReview => json!({"userInfo": call.user.to_json()}),
+        Special::TokenReview => json!({"authenticated": false, "error": "this server issues no tokens yet", "user": {}}),
+        _ => return Err(ApiError::method_not_allowed(call.resource.subject(""))),
+    };
+    field_map(&mut review, "metadata").entry("creationTimestamp").or_insert(Value::Null);
+    review["status"] = status;
+    respond::encoded(call, StatusCode::CREATED, review.to_string().into())
+}
+
+fn access(call: &Call, user: &User, spec: &Value) -> Value {
+    let resource = &spec["resourceAttributes"];
+    let path = &spec["nonResourceAttributes"];
+    let (verb, on) = if resource.is_object() {
+        let on = On::Resource {
+            group: text(resource, &["group"]),
+            resource: text(resource, &["resource"]),
+            subresource: text(resource, &["subresource"]),
+            namespace: text(resource, &["namespace"]),
+            name: text(resource, &["name"]),
+        };
+        (text(resource, &["verb"]), on)
+    } else {
+        (text(path, &["verb"]), On::Path(text(path, &["path"])))
+    };
+    let allowed = call.server.rbac.allowed(&call.server.store, Attributes { user, verb, on });
+    json!({"allowed": allowed})
+}
+
+fn rules(call: &Call, namespace: &str) -> Value {
+    let rules = call.server.rbac.rules(&call.server.store, &call.user, namespace);
+    let resource: Vec<Value> = rules.iter().filter_map(|r| r.to_resource_rule()).collect();
+    let urls: Vec<Value> = rules.iter().filter_map(|r| r.to_url_rule()).collect();
+    json!({"resourceRules": resource, "nonResourceRules": urls, "incomplete": false})
+}

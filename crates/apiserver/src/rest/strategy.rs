@@ -1,0 +1,266 @@
+//! What Kubernetes does to the kinds it treats specially, around the generic path.
+
+use base64::Engine as _;
+use ferrovirt_schema::Cause;
+use serde_json::{Value, json};
+
+use super::Call;
+use crate::crd;
+use crate::object::{self, at, default, default_in, field_map, items_mut, metadata, text};
+use crate::registry::{Resource, Special};
+use crate::status::ApiError;
+
+const RBAC: &str = "rbac.authorization.k8s.io";
+
+/// Before a new object is validated. Runs after mutating admission.
+pub async fn prepare_create(call: &Call, object: &mut Value) -> Result<(), ApiError> {
+    if call.version().status
+        && let Some(map) = object.as_object_mut()
+    {
+        map.remove("status");
+    }
+    match call.resource.special {
+        Special::Namespace => {
+            let name = object::name(object).to_owned();
+            field_map(object, "spec").insert("finalizers".into(), json!(["kubernetes"]));
+            field_map(object, "status").insert("phase".into(), "Active".into());
+            label_namespace(object, &name);
+        }
+        Special::Pod => {
+            let qos = qos_class(object);
+            *field_map(object, "status") = json_map(json!({"phase": "Pending", "qosClass": qos}));
+        }
+        Special::Service => *field_map(object, "status") = json_map(json!({"loadBalancer": {}})),
+        Special::Claim => {
+            field_map(object, "status").insert("phase".into(), "Pending".into());
+        }
+        Special::Secret => fold_string_data(object),
+        Special::Crd => crd::prepare(call, object, None)?,
+        Special::ApiService => call.server.aggregation.set_condition(&call.server, object),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Before a changed object is validated.
+pub async fn prepare_update(call: &Call, old: &Value, new: &mut Value) -> Result<(), ApiError> {
+    match call.resource.special {
+        Special::Namespace => {
+            if call.subresource() != "finalize" {
+                let finalizers = at(old, &["spec", "finalizers"]).cloned().unwrap_or_else(|| json!([]));
+                field_map(new, "spec").insert("finalizers".into(), finalizers);
+            }
+            let name = object::name(new).to_owned();
+            label_namespace(new, &name);
+        }
+        Special::Secret => fold_string_data(new),
+        Special::Crd if call.subresource().is_empty() => crd::prepare(call, new, Some(old))?,
+        Special::ApiService if call.subresource().is_empty() => call.server.aggregation.set_condition(&call.server, new),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Rules of special kinds beyond their schema.
+pub fn validate(call: &Call, object: &Value, old: Option<&Value>) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    match call.resource.special {
+        Special::Crd => causes.extend(crd::validate(object, old)),
+        Special::Rbac => {
+            if let Some(old) = old
+                && old.get("roleRef") != object.get("roleRef")
+            {
+                causes.push(Cause::invalid("roleRef", &object["roleRef"], "cannot change roleRef"));
+            }
+        }
+        Special::Pod => {
+            if at(object, &["spec", "containers"]).and_then(Value::as_array).is_none_or(Vec::is_empty) {
+                causes.push(Cause::required("spec.containers", ""));
+            }
+        }
+        Special::Secret => {
+            for (key, value) in object["data"].as_object().into_iter().flatten() {
+                let decodes = value.as_str().is_some_and(|v| base64::engine::general_purpose::STANDARD.decode(v).is_ok());
+                if !decodes && !value.is_null() {
+                    causes.push(Cause::invalid(format!("data[{key}]"), &json!("<secret>"), "must be base64"));
+                }
+            }
+        }
+        _ => {}
+    }
+    let immutable = |kind: &Value| kind["immutable"] == true;
+    if let Some(old) = old.filter(|o| immutable(o)) {
+        for key in ["immutable", "data", "binaryData"] {
+            if old.get(key) != object.get(key) {
+                causes.push(Cause::forbidden(key, "field is immutable when `immutable` is set"));
+            }
+        }
+    }
+    causes
+}
+
+/// True when nothing keeps an object that is being deleted.
+pub fn finished_deletion(resource: &Resource, object: &Value) -> bool {
+    let deleting = at(object, &["metadata", "deletionTimestamp"]).is_some_and(Value::is_string);
+    let has = |path: &[&str]| at(object, path).and_then(Value::as_array).is_some_and(|a| !a.is_empty());
+    let graceful = at(object, &["metadata", "deletionGracePeriodSeconds"]).and_then(Value::as_i64).unwrap_or(0) > 0;
+    deleting
+        && !graceful
+        && !has(&["metadata", "finalizers"])
+        && !(resource.special == Special::Namespace && has(&["spec", "finalizers"]))
+}
+
+/// Defaults of built-in kinds that their published schemas do not carry.
+pub fn defaults(resource: &Resource, object: &mut Value) {
+    match resource.special {
+        Special::Pod => {
+            if let Some(spec) = object.get_mut("spec") {
+                pod_defaults(spec);
+            }
+        }
+        Special::Service => {
+            if let Some(spec) = object.get_mut("spec") {
+                service_defaults(spec);
+            }
+        }
+        Special::Secret => default(object, "type", "Opaque"),
+        Special::Claim => {
+            default_in(object, "spec", "volumeMode", "Filesystem");
+            if resource.kind == "PersistentVolume" {
+                default_in(object, "spec", "persistentVolumeReclaimPolicy", "Retain");
+            }
+        }
+        Special::PriorityClass => default(object, "preemptionPolicy", "PreemptLowerPriority"),
+        Special::Crd => crd::defaults(object),
+        Special::Webhook => crate::admission::defaults(object),
+        Special::Rbac => {
+            default_in(object, "roleRef", "apiGroup", RBAC);
+            for subject in items_mut(object, "subjects").filter(|s| matches!(text(s, &["kind"]), "User" | "Group")) {
+                default(subject, "apiGroup", RBAC);
+            }
+        }
+        _ if resource.kind == "StorageClass" => {
+            default(object, "reclaimPolicy", "Delete");
+            default(object, "volumeBindingMode", "Immediate");
+        }
+        _ => {}
+    }
+}
+
+fn json_map(value: Value) -> serde_json::Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        _ => serde_json::Map::new(),
+    }
+}
+
+fn label_namespace(object: &mut Value, name: &str) {
+    let labels = metadata(object).entry("labels").or_insert_with(|| json!({}));
+    if labels.is_null() {
+        *labels = json!({});
+    }
+    if let Some(labels) = labels.as_object_mut() {
+        labels.insert("kubernetes.io/metadata.name".into(), name.into());
+    }
+}
+
+/// `stringData` is write-only: it becomes base64 in `data`.
+fn fold_string_data(secret: &mut Value) {
+    let Some(plain) = secret.as_object_mut().and_then(|m| m.remove("stringData")) else { return };
+    let Value::Object(plain) = plain else { return };
+    let data = field_map(secret, "data");
+    for (key, value) in plain {
+        let text = value.as_str().unwrap_or_default();
+        data.insert(key, base64::engine::general_purpose::STANDARD.encode(text).into());
+    }
+}
+
+fn qos_class(pod: &Value) -> &'static str {
+    let containers: Vec<&Value> =
+        ["containers", "initContainers"].iter().filter_map(|k| pod["spec"][*k].as_array()).flatten().collect();
+    let amount = |c: &Value, kind: &str, resource: &str| at(c, &["resources", kind, resource]).cloned();
+    let any = containers.iter().any(|c| {
+        ["requests", "limits"].iter().any(|kind| ["cpu", "memory"].iter().any(|r| amount(c, kind, r).is_some()))
+    });
+    let all_limited = containers.iter().all(|c| {
+        ["cpu", "memory"].iter().all(|r| {
+            let limit = amount(c, "limits", r);
+            limit.is_some() && amount(c, "requests", r).is_none_or(|request| Some(request) == limit)
+        })
+    });
+    match (any, all_limited) {
+        (false, _) => "BestEffort",
+        (true, true) => "Guaranteed",
+        (true, false) => "Burstable",
+    }
+}
+
+fn pod_defaults(spec: &mut Value) {
+    for (key, value) in [
+        ("restartPolicy", json!("Always")),
+        ("dnsPolicy", json!("ClusterFirst")),
+        ("schedulerName", json!("default-scheduler")),
+        ("terminationGracePeriodSeconds", json!(30)),
+        ("securityContext", json!({})),
+        ("enableServiceLinks", json!(true)),
+        ("serviceAccountName", json!("default")),
+    ] {
+        default(spec, key, value);
+    }
+    let account = text(spec, &["serviceAccountName"]).to_owned();
+    default(spec, "serviceAccount", account);
+    for list in ["containers", "initContainers"] {
+        items_mut(spec, list).for_each(container_defaults);
+    }
+    for volume in items_mut(spec, "volumes") {
+        for kind in ["secret", "configMap", "projected", "downwardAPI"] {
+            default_in(volume, kind, "defaultMode", 420);
+        }
+        if volume.as_object().is_some_and(|v| v.len() == 1) {
+            default(volume, "emptyDir", json!({}));
+        }
+    }
+}
+
+fn container_defaults(container: &mut Value) {
+    let image = text(container, &["image"]).to_owned();
+    let tag = image.rsplit('/').next().unwrap_or_default();
+    let floating = !image.contains('@') && (!tag.contains(':') || tag.ends_with(":latest"));
+    for (key, value) in [
+        ("terminationMessagePath", json!("/dev/termination-log")),
+        ("terminationMessagePolicy", json!("File")),
+        ("imagePullPolicy", json!(if floating { "Always" } else { "IfNotPresent" })),
+        ("resources", json!({})),
+    ] {
+        default(container, key, value);
+    }
+    for port in items_mut(container, "ports") {
+        default(port, "protocol", "TCP");
+    }
+    // A limit without a request is also the request.
+    let limits = at(container, &["resources", "limits"]).and_then(Value::as_object).cloned().unwrap_or_default();
+    if let Some(resources) = container.get_mut("resources").filter(|_| !limits.is_empty()) {
+        default(resources, "requests", json!({}));
+        for (name, amount) in limits {
+            default_in(resources, "requests", &name, amount);
+        }
+    }
+    for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        for (key, value) in [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)] {
+            default_in(container, probe, key, value);
+        }
+    }
+}
+
+fn service_defaults(spec: &mut Value) {
+    default(spec, "type", "ClusterIP");
+    default(spec, "sessionAffinity", "None");
+    if text(spec, &["type"]) != "ExternalName" {
+        default(spec, "internalTrafficPolicy", "Cluster");
+    }
+    for port in items_mut(spec, "ports") {
+        default(port, "protocol", "TCP");
+        let number = port.get("port").cloned().unwrap_or_default();
+        default(port, "targetPort", number);
+    }
+}

@@ -1,0 +1,182 @@
+//! update, and the part that update and patch share.
+
+use bytes::Bytes;
+use ferrovirt_schema::apply::{Manager, track_update};
+use ferrovirt_schema::{Cause, structural};
+use http::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::commit::{self, Outcome};
+use super::{Call, decode, metadata, respond, strategy};
+use crate::admission::{self, Operation};
+use crate::http::body::Body;
+use crate::object::{self, at, text};
+use crate::status::ApiError;
+use crate::storage::{self, Entry};
+
+/// A patch that keeps losing against other writers gives up after this many rounds.
+const MAX_ATTEMPTS: usize = 64;
+
+pub async fn update(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError> {
+    let mut object = decode::object(call, &bytes)?;
+    metadata::check_namespace(call, &mut object)?;
+    let name = object::name(&object);
+    if name != call.name() {
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            call.name()
+        )));
+    }
+    let unconditional = text(&object, &["metadata", "resourceVersion"]).is_empty();
+    if unconditional && !call.resource.unconditional_update {
+        let cause = Cause::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
+        return Err(ApiError::invalid(call.resource.kind_subject(call.name()), &[cause]));
+    }
+    let stored = modify(call, unconditional, |_| Ok(object.clone())).await?;
+    respond::object(call, StatusCode::OK, &stored)
+}
+
+/// Reads, changes, writes; again if somebody else was faster and `retry` allows it.
+///
+/// `change` makes the new object from the present one, both in the request's version.
+pub async fn modify(
+    call: &Call,
+    retry: bool,
+    change: impl Fn(&Value) -> Result<Value, ApiError>,
+) -> Result<Bytes, ApiError> {
+    let key = storage::key(&call.resource, call.namespace(), call.name());
+    let attempts = if retry { MAX_ATTEMPTS } else { 1 };
+    for _ in 0..attempts {
+        let entry = call.server.store.get(&call.resource.storage, &key).ok_or_else(|| call.not_found())?;
+        let mut old = storage::parse(&entry)?;
+        respond::convert(&call.resource, call.version(), &mut old);
+        let new = change(&old)?;
+        match apply(call, &entry, &old, new).await? {
+            Outcome::Done(bytes) => return Ok(bytes),
+            Outcome::Conflict => {}
+        }
+    }
+    Err(ApiError::modified(call.resource.subject(call.name())))
+}
+
+/// As [`modify`], for changes the server itself makes on behalf of a subresource: spec and status together, no admission.
+pub async fn modify_internal(call: &Call, change: impl Fn(&Value) -> Result<Value, ApiError>) -> Result<Bytes, ApiError> {
+    let key = storage::key(&call.resource, call.namespace(), call.name());
+    let dry_run = call.dry_run()?;
+    for _ in 0..MAX_ATTEMPTS {
+        let entry = call.server.store.get(&call.resource.storage, &key).ok_or_else(|| call.not_found())?;
+        let mut old = storage::parse(&entry)?;
+        respond::convert(&call.resource, call.version(), &mut old);
+        let new = change(&old)?;
+        match commit::replace(call, &entry, &new, dry_run).await? {
+            Outcome::Done(bytes) => return Ok(bytes),
+            Outcome::Conflict => {}
+        }
+    }
+    Err(ApiError::modified(call.resource.subject(call.name())))
+}
+
+/// Takes a changed object through everything between decoding and the store.
+async fn apply(call: &Call, entry: &Entry, old: &Value, mut new: Value) -> Result<Outcome, ApiError> {
+    let dry_run = call.dry_run()?;
+    check_preconditions(call, old, &new)?;
+    metadata::keep(old, &mut new);
+    split(call, old, &mut new);
+    let schema = call.version().schema();
+    structural::default(&schema, &mut new);
+    strategy::defaults(&call.resource, &mut new);
+    strategy::prepare_update(call, old, &mut new).await?;
+    admission::mutate(call, Operation::Update, &mut new, Some(old)).await?;
+    structural::prune(&schema, &mut new);
+    structural::default(&schema, &mut new);
+    metadata::keep(old, &mut new);
+    bump_generation(call, old, &mut new);
+    commit::validate(call, &new, Some(old))?;
+    admission::validate(call, Operation::Update, Some(&new), Some(old)).await?;
+    track(call, Some(old), &mut new);
+    if strategy::finished_deletion(&call.resource, &new) {
+        return commit::remove(call, entry, &new, dry_run).await;
+    }
+    commit::replace(call, entry, &new, dry_run).await
+}
+
+fn check_preconditions(call: &Call, old: &Value, new: &Value) -> Result<(), ApiError> {
+    let subject = call.resource.subject(call.name());
+    let (had, has) = (text(old, &["metadata", "uid"]), text(new, &["metadata", "uid"]));
+    if !has.is_empty() && has != had {
+        let why = format!("Precondition failed: UID in precondition: {has}, UID in object meta: {had}");
+        return Err(ApiError::conflict(subject, &why));
+    }
+    let version = text(new, &["metadata", "resourceVersion"]);
+    if !version.is_empty() && version != text(old, &["metadata", "resourceVersion"]) {
+        return Err(ApiError::modified(subject));
+    }
+    Ok(())
+}
+
+/// The main endpoint leaves status alone; the status endpoint leaves everything else alone.
+fn split(call: &Call, old: &Value, new: &mut Value) {
+    let set = |target: &mut Value, key: &str, value: Option<&Value>| {
+        if let Some(map) = target.as_object_mut() {
+            match value {
+                Some(value) => map.insert(key.to_owned(), value.clone()),
+                None => map.remove(key),
+            };
+        }
+    };
+    match call.subresource() {
+        "status" => {
+            let mut result = old.clone();
+            set(&mut result, "status", new.get("status"));
+            if call.resource.custom {
+                set(&mut result["metadata"], "managedFields", at(new, &["metadata", "managedFields"]));
+            } else {
+                // Built-in kinds take labels and annotations on this endpoint too.
+                set(&mut result, "metadata", new.get("metadata"));
+            }
+            *new = result;
+        }
+        "finalize" => {
+            let finalizers = at(new, &["spec", "finalizers"]).cloned();
+            let mut result = old.clone();
+            set(&mut result["spec"], "finalizers", finalizers.as_ref());
+            set(&mut result, "metadata", new.get("metadata"));
+            *new = result;
+        }
+        _ if call.version().status => set(new, "status", old.get("status")),
+        _ => {}
+    }
+}
+
+fn bump_generation(call: &Call, old: &Value, new: &mut Value) {
+    if !call.resource.generation {
+        return;
+    }
+    let content = |value: &Value| -> Vec<(String, Value)> {
+        let skipped = |key: &str| matches!(key, "apiVersion" | "kind" | "metadata") || (key == "status" && call.version().status);
+        value.as_object().into_iter().flatten().filter(|(k, _)| !skipped(k)).map(|(k, v)| (k.clone(), v.clone())).collect()
+    };
+    if content(old) != content(new) {
+        let generation = at(old, &["metadata", "generation"]).and_then(Value::as_i64).unwrap_or(0) + 1;
+        object::metadata(new).insert("generation".into(), generation.into());
+    }
+}
+
+/// Records in `managedFields` who set what. Apply has done so itself.
+pub fn track(call: &Call, old: Option<&Value>, new: &mut Value) {
+    if call.verb == "patch" && matches!(super::patch::Kind::of(call), Ok(super::patch::Kind::Apply)) {
+        return;
+    }
+    track_update(&call.version().schema(), old, new, &manager(call));
+}
+
+/// Who writes: the `fieldManager` parameter, or the program's name in `User-Agent`.
+pub fn manager(call: &Call) -> Manager {
+    let agent = call.headers.get(http::header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or("unknown");
+    let name = match call.query.get("fieldManager") {
+        "" => agent.split('/').next().unwrap_or(agent),
+        name => name,
+    };
+    let subresource = call.target.subresource.clone().filter(|s| !s.is_empty());
+    Manager { name: name.chars().take(128).collect(), api_version: call.api_version(), subresource, time: object::now() }
+}

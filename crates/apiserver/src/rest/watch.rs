@@ -1,0 +1,314 @@
+//! watch: a stream of events, one JSON document a line.
+//!
+//! A stream pulls from the store's event ring at the speed of its client; a slow client loses its place (410), never the writer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use ferrovirt_store::{Event, EventKind, Watcher};
+use futures::StreamExt as _;
+use futures::stream;
+use http::{Response, StatusCode};
+use http_body::Frame;
+use http_body_util::{BodyExt as _, StreamBody};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::select::Selection;
+use super::{Call, respond};
+use crate::http::body::{self, Body};
+use crate::http::negotiate::{Accept, Encoding, PROTOBUF, Shape};
+use crate::http::request::Query;
+use crate::status::ApiError;
+use crate::storage::{Entry, ObjectMeta};
+
+/// Upstream's bookmark period.
+const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
+/// Without `timeoutSeconds`, a watch ends after this time, so that clients spread over restarts.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+/// Events that are ready together travel in one frame.
+const BATCH_BYTES: usize = 64 * 1024;
+
+pub fn watch(call: &Call) -> Result<Response<Body>, ApiError> {
+    let selection = Selection::of(call)?;
+    let store = &call.server.store;
+    let resource = &call.resource.storage;
+    let namespace = call.namespace();
+    let bookmarks = call.query.flag("allowWatchBookmarks");
+    let send_initial = match call.query.get("sendInitialEvents") {
+        "" => None,
+        text => Some(text != "false"),
+    };
+    if send_initial.is_some() && call.query.get("resourceVersionMatch") != "NotOlderThan" {
+        return Err(ApiError::new(
+            422,
+            "Invalid",
+            "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+        ));
+    }
+    let asked = match call.query.get("resourceVersion") {
+        "" | "0" => None,
+        text => Some(text.parse::<u64>().map_err(|_| ApiError::bad_request(format!("Invalid value: {text:?}: not a resourceVersion")))?),
+    };
+    if let Some(revision) = asked {
+        super::list::check_not_ahead(call, revision)?;
+    }
+    let from_start = send_initial == Some(true) || (send_initial.is_none() && asked.is_none());
+    let (initial, watcher, revision) = if from_start {
+        let (list, watcher) = store.watch_list(resource, namespace);
+        (list.items, Ok(watcher), list.revision)
+    } else {
+        let watcher = store.watch(resource, asked);
+        (Vec::new(), watcher, asked.unwrap_or_else(|| store.revision()))
+    };
+    let watcher = match watcher {
+        Ok(watcher) => watcher,
+        // The stream opens and says so itself, as upstream does.
+        Err(gone) => return Ok(gone_response(call, asked.unwrap_or_default(), gone.oldest)),
+    };
+    let watcher = match namespace {
+        Some(namespace) => watcher.in_namespace(namespace),
+        None => watcher,
+    };
+    let timeout = call.query.number("timeoutSeconds")?.filter(|t| *t > 0).map_or(DEFAULT_TIMEOUT, Duration::from_secs);
+    let state = State {
+        encoder: Encoder::of(call),
+        selection,
+        watcher,
+        initial: initial.into_iter(),
+        initial_end: (send_initial == Some(true) && bookmarks).then_some(revision),
+        bookmarks,
+        deadline: Instant::now() + timeout,
+        bookmark_at: Instant::now() + BOOKMARK_PERIOD,
+        stop: call.server.stop.clone(),
+        ended: false,
+    };
+    let stream = stream::unfold(state, |mut state| async move {
+        let frame = state.next().await?;
+        Some((Ok(Frame::data(frame)), state))
+    });
+    Ok(stream_response(call, StreamBody::new(stream.boxed()).boxed_unsync()))
+}
+
+fn stream_response(call: &Call, stream: Body) -> Response<Body> {
+    let content_type = match call.accept.encoding {
+        Encoding::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
+        _ => "application/json",
+    };
+    let mut response = body::respond(StatusCode::OK, content_type, Bytes::new());
+    *response.body_mut() = stream;
+    response
+}
+
+fn gone_response(call: &Call, asked: u64, oldest: u64) -> Response<Body> {
+    let status = ApiError::expired(format!("too old resource version: {asked} ({oldest})"));
+    let event = Encoder::of(call).event("ERROR", &status.body);
+    stream_response(call, body::full(event))
+}
+
+struct State {
+    encoder: Encoder,
+    selection: Selection,
+    watcher: Watcher<ObjectMeta>,
+    initial: std::vec::IntoIter<Arc<Entry>>,
+    /// After the initial events, a bookmark with this revision says that they were all.
+    initial_end: Option<u64>,
+    bookmarks: bool,
+    deadline: Instant,
+    bookmark_at: Instant,
+    stop: tokio_util::sync::CancellationToken,
+    ended: bool,
+}
+
+impl State {
+    /// The next frame, or None at the end of the watch.
+    async fn next(&mut self) -> Option<Bytes> {
+        if self.ended {
+            return None;
+        }
+        let mut frame = BytesMut::new();
+        for entry in self.initial.by_ref() {
+            if self.selection.matches(&entry) {
+                frame.put(self.encoder.entry("ADDED", &entry));
+            }
+            if frame.len() >= BATCH_BYTES {
+                return Some(frame.freeze());
+            }
+        }
+        if let Some(revision) = self.initial_end.take() {
+            frame.put(self.encoder.bookmark(revision, true));
+        }
+        if !frame.is_empty() {
+            return Some(frame.freeze());
+        }
+        loop {
+            tokio::select! {
+                event = self.watcher.next() => match event {
+                    Ok(event) => {
+                        self.add(&mut frame, &event);
+                        self.drain(&mut frame);
+                    }
+                    Err(gone) => {
+                        self.ended = true;
+                        return Some(self.too_old(gone.oldest));
+                    }
+                },
+                () = tokio::time::sleep_until(self.bookmark_at), if self.bookmarks => {
+                    self.bookmark_at = Instant::now() + BOOKMARK_PERIOD;
+                    frame.put(self.encoder.bookmark(self.watcher.progress(), false));
+                }
+                () = tokio::time::sleep_until(self.deadline) => {
+                    self.ended = true;
+                    return self.bookmarks.then(|| self.encoder.bookmark(self.watcher.progress(), false));
+                }
+                () = self.stop.cancelled() => return None,
+            }
+            if !frame.is_empty() {
+                return Some(frame.freeze());
+            }
+        }
+    }
+
+    fn drain(&mut self, frame: &mut BytesMut) {
+        while frame.len() < BATCH_BYTES {
+            match self.watcher.try_next() {
+                Ok(Some(event)) => self.add(frame, &event),
+                // Gone is told by the next call.
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+
+    /// An object that enters or leaves the selection is added or deleted, whatever happened to it.
+    fn add(&mut self, frame: &mut BytesMut, event: &Event<ObjectMeta>) {
+        let is = self.selection.is_everything() || (event.kind != EventKind::Deleted && self.selection.matches(&event.entry));
+        let was = match &event.previous {
+            _ if self.selection.is_everything() => event.kind != EventKind::Added,
+            Some(previous) => self.selection.matches(previous),
+            None => false,
+        };
+        let name = match (event.kind, was, is) {
+            (EventKind::Deleted, true, _) => "DELETED",
+            (EventKind::Deleted, false, _) | (_, false, false) => return,
+            (_, false, true) => "ADDED",
+            (_, true, true) => "MODIFIED",
+            (_, true, false) => "DELETED",
+        };
+        frame.put(self.encoder.entry(name, &event.entry));
+    }
+
+    fn too_old(&mut self, oldest: u64) -> Bytes {
+        let status = ApiError::expired(format!("too old resource version: {} ({oldest})", self.watcher.progress()));
+        self.encoder.event("ERROR", &status.body)
+    }
+}
+
+/// How events of one watch are written.
+struct Encoder {
+    /// A call without its request: what converting and table making need.
+    call: Call,
+    /// The next Table event carries the column definitions.
+    columns: bool,
+}
+
+impl Encoder {
+    fn of(call: &Call) -> Self {
+        let call = Call {
+            server: call.server.clone(),
+            user: crate::authn::User::default(),
+            verb: call.verb,
+            target: call.target.clone(),
+            resource: call.resource.clone(),
+            query: Query::clone(&call.query),
+            headers: http::HeaderMap::new(),
+            accept: Accept { ..call.accept },
+            warnings: std::sync::Mutex::default(),
+        };
+        Self { call, columns: true }
+    }
+
+    fn entry(&mut self, name: &str, entry: &Entry) -> Bytes {
+        let bytes = match respond::in_version(&self.call.resource, self.call.version(), &entry.bytes) {
+            Ok(bytes) => bytes,
+            Err(error) => return self.event("ERROR", &error.body),
+        };
+        if self.call.accept.shape == Shape::Object && self.call.accept.encoding == Encoding::Json {
+            let mut line = BytesMut::with_capacity(bytes.len() + 40);
+            line.put_slice(b"{\"type\":\"");
+            line.put_slice(name.as_bytes());
+            line.put_slice(b"\",\"object\":");
+            line.put_slice(&bytes);
+            line.put_slice(b"}\n");
+            return line.freeze();
+        }
+        match respond::parse(&bytes) {
+            Ok(value) => {
+                let shaped = self.shaped(value);
+                self.event(name, &shaped)
+            }
+            Err(error) => self.event("ERROR", &error.body),
+        }
+    }
+
+    fn bookmark(&mut self, revision: u64, initial_end: bool) -> Bytes {
+        let mut object = json!({
+            "kind": self.call.resource.kind, "apiVersion": self.call.api_version(),
+            "metadata": {"resourceVersion": revision.to_string(), "creationTimestamp": null},
+        });
+        if initial_end {
+            object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        let shaped = match self.call.accept.shape {
+            Shape::Table => respond::table(&self.call, &[], object["metadata"].clone(), false),
+            _ => self.shaped(object),
+        };
+        self.event("BOOKMARK", &shaped)
+    }
+
+    fn shaped(&mut self, object: Value) -> Value {
+        match self.call.accept.shape {
+            Shape::Object => object,
+            Shape::Table => {
+                let meta = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
+                let with_columns = std::mem::take(&mut self.columns);
+                respond::table(&self.call, std::slice::from_ref(&object), meta, with_columns)
+            }
+            Shape::PartialMetadata | Shape::PartialMetadataList => respond::partial(&self.call, &object),
+        }
+    }
+
+    fn event(&self, name: &str, object: &Value) -> Bytes {
+        if self.call.accept.encoding == Encoding::Protobuf {
+            return self.protobuf_event(name, object).unwrap_or_default();
+        }
+        format!("{}\n", json!({"type": name, "object": object})).into()
+    }
+
+    /// A length-prefixed `WatchEvent` whose object is itself an envelope.
+    fn protobuf_event(&self, name: &str, object: &Value) -> Option<Bytes> {
+        let raw = respond::protobuf(object).map_err(|e| tracing::warn!(error = e.message(), "cannot encode a watch event as {PROTOBUF}")).ok()?;
+        let mut message = BytesMut::with_capacity(raw.len() + 32);
+        // WatchEvent { 1: type, 2: RawExtension { 1: raw } }
+        put_field(&mut message, 1, name.as_bytes());
+        let mut extension = BytesMut::with_capacity(raw.len() + 8);
+        put_field(&mut extension, 1, &raw);
+        put_field(&mut message, 2, &extension);
+        let mut framed = BytesMut::with_capacity(message.len() + 4);
+        framed.put_u32(u32::try_from(message.len()).ok()?);
+        framed.put_slice(&message);
+        Some(framed.freeze())
+    }
+}
+
+/// A length-delimited protobuf field.
+fn put_field(buffer: &mut BytesMut, number: u8, bytes: &[u8]) {
+    buffer.put_u8(number << 3 | 2);
+    let mut length = bytes.len();
+    while length >= 0x80 {
+        buffer.put_u8((length & 0x7f) as u8 | 0x80);
+        length >>= 7;
+    }
+    buffer.put_u8(length as u8);
+    buffer.put_slice(bytes);
+}

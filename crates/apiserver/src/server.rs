@@ -1,0 +1,229 @@
+//! The server as a value: its parts, its start and its end.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use ferrovirt_schema::structural::Pool;
+use ferrovirt_store::{OpenError, Options};
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::admission::Webhooks;
+use crate::aggregation::Aggregation;
+use crate::authn::User;
+use crate::authz::{self, Rbac};
+use crate::controllers::{self, Client};
+use crate::http::body::Body;
+use crate::http::serve::{self, TlsConfig};
+use crate::openapi;
+use crate::registry::Registry;
+use crate::rest::Snapshots;
+use crate::service::{ApiService, ClientService};
+use crate::status::ApiError;
+use crate::storage::Store;
+use crate::{crd, object};
+
+/// The Kubernetes version whose behaviour is followed.
+pub const VERSION: &str = "v1.36.0+ferrovirt";
+
+/// Serves requests in this process: a webhook, an aggregated API, a subresource.
+pub type Handler = Arc<dyn Fn(Request<Body>) -> BoxFuture<'static, Response<Body>> + Send + Sync>;
+
+#[derive(Debug, Clone, Default)]
+pub struct Config {
+    /// The store lives in `<data_dir>/store`.
+    pub data_dir: PathBuf,
+    /// Signs service account tokens, when those are issued.
+    pub service_account_key_pem: Option<String>,
+    /// CustomResourceDefinitions that are created or updated at start.
+    pub crds: Vec<Value>,
+    /// Other objects that are created at start if they are absent.
+    pub bootstrap: Vec<Value>,
+    pub audit_log: Option<PathBuf>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("cannot open the store")]
+    Store(#[source] OpenError),
+    #[error("cannot create the directory of the store")]
+    Directory(#[source] io::Error),
+    #[error("cannot set up {what}: {message}")]
+    Bootstrap { what: String, message: String },
+    #[error("the start was interrupted")]
+    Interrupted,
+}
+
+/// A running API server. Clones share it.
+#[derive(Clone)]
+pub struct ApiServer {
+    server: Arc<Server>,
+}
+
+/// Everything requests and controllers share.
+pub struct Server {
+    pub store: Store,
+    pub registry: Registry,
+    pub rbac: Rbac,
+    pub webhooks: Webhooks,
+    pub aggregation: Aggregation,
+    pub snapshots: Snapshots,
+    pub openapi: openapi::Cache,
+    /// Shares equal parts of CRD schemas; its lock also puts registry changes in order.
+    pub crd_pool: tokio::sync::Mutex<Pool>,
+    pub stop: CancellationToken,
+    pub tasks: TaskTracker,
+    in_process: RwLock<HashMap<(String, String), Handler>>,
+    subresources: RwLock<HashMap<(String, String, String), Handler>>,
+}
+
+impl Server {
+    /// The in-process handler of a Service.
+    pub fn in_process(&self, namespace: &str, service: &str) -> Option<Handler> {
+        let handlers = self.in_process.read().unwrap_or_else(PoisonError::into_inner);
+        handlers.get(&(namespace.to_owned(), service.to_owned())).cloned()
+    }
+
+    /// The in-process handler of a subresource.
+    pub fn subresource(&self, group: &str, plural: &str, subresource: &str) -> Option<Handler> {
+        let handlers = self.subresources.read().unwrap_or_else(PoisonError::into_inner);
+        if handlers.is_empty() {
+            return None;
+        }
+        handlers.get(&(group.to_owned(), plural.to_owned(), subresource.to_owned())).cloned()
+    }
+}
+
+impl ApiServer {
+    /// Opens the store and brings it to a state in which requests can be served.
+    pub async fn start(config: Config) -> Result<Self, StartError> {
+        let dir = config.data_dir.join("store");
+        let opened = tokio::task::spawn_blocking(move || {
+            std::fs::create_dir_all(&dir).map_err(StartError::Directory)?;
+            Store::open(&dir, Options::default()).map_err(StartError::Store)
+        });
+        let (store, report) = opened.await.map_err(|_| StartError::Interrupted)??;
+        tracing::info!(objects = report.objects, torn = report.torn_bytes, took = ?report.took, "store is open");
+        let server = Arc::new(Server {
+            store,
+            registry: Registry::new(),
+            rbac: Rbac::default(),
+            webhooks: Webhooks::default(),
+            aggregation: Aggregation::default(),
+            snapshots: Snapshots::default(),
+            openapi: openapi::Cache::default(),
+            crd_pool: tokio::sync::Mutex::default(),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            in_process: RwLock::default(),
+            subresources: RwLock::default(),
+        });
+        crd::load(&server).await;
+        bootstrap(&server, config).await?;
+        controllers::spawn(&server);
+        Ok(Self { server })
+    }
+
+    /// The whole pipeline for one request. In-process callers say who they are with a [`User`] extension.
+    pub fn service(&self) -> ApiService {
+        ApiService::new(self.server.clone())
+    }
+
+    /// A service that acts as `user`, for `kube::Client::new`.
+    pub fn client_service(&self, user: User) -> ClientService {
+        ClientService::new(self.service(), user)
+    }
+
+    /// Serves TLS with HTTP/1.1 and HTTP/2 until `shutdown` resolves, then lets open requests end.
+    pub async fn serve(&self, listener: TcpListener, tls: TlsConfig, shutdown: impl Future<Output = ()>) -> io::Result<()> {
+        serve::serve(self.service(), listener, tls, shutdown).await
+    }
+
+    /// Serves a Service that webhook configurations and APIServices name.
+    ///
+    /// The handler gets the original request (upgrades still possible) with the [`User`] as an extension.
+    pub fn register_in_process(&self, namespace: &str, service: &str, handler: Handler) {
+        let key = (namespace.to_owned(), service.to_owned());
+        self.server.in_process.write().unwrap_or_else(PoisonError::into_inner).insert(key, handler);
+        controllers::refresh_api_services(&self.server);
+    }
+
+    /// Serves a subresource of a resource (such as `log` of pods) after the usual authorization.
+    pub fn register_subresource(&self, group: &str, plural: &str, subresource: &str, handler: Handler) {
+        let key = (group.to_owned(), plural.to_owned(), subresource.to_owned());
+        self.server.subresources.write().unwrap_or_else(PoisonError::into_inner).insert(key, handler);
+    }
+
+    /// Ends watches and controllers, then closes the store.
+    pub async fn shutdown(&self) {
+        self.server.stop.cancel();
+        self.server.tasks.close();
+        self.server.tasks.wait().await;
+        self.server.store.close().await;
+    }
+}
+
+/// Namespaces, roles, CRDs and what the caller wants to exist.
+async fn bootstrap(server: &Arc<Server>, config: Config) -> Result<(), StartError> {
+    let client = Client::new(server, "apiserver");
+    let namespaces = ["default", "kube-system", "kube-public", "kube-node-lease"]
+        .map(|name| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
+    create_absent(&client, &namespaces).await?;
+    // Together, so that they share syncs of the store.
+    let policy = authz::bootstrap_policy();
+    let (roles, crds) = futures::join!(create_absent(&client, &policy), apply_crds(&client, &config.crds));
+    roles.and(crds)?;
+    create_absent(&client, &config.bootstrap).await
+}
+
+async fn create_absent(client: &Client, objects: &[Value]) -> Result<(), StartError> {
+    let creations = objects.iter().map(|object| async move {
+        match client.create_if_absent(object).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(failed(object, &error)),
+        }
+    });
+    futures::future::try_join_all(creations).await.map(|_| ())
+}
+
+async fn apply_crds(client: &Client, crds: &[Value]) -> Result<(), StartError> {
+    let writes = crds.iter().map(|crd| async move {
+        let result = async {
+            let Some(mut current) = client.create_if_absent(crd).await? else { return Ok(()) };
+            if !contains(&current["spec"], &crd["spec"]) {
+                current["spec"] = crd["spec"].clone();
+                client.update(&current).await?;
+            }
+            Ok(())
+        };
+        result.await.map_err(|error| failed(crd, &error))
+    });
+    futures::future::try_join_all(writes).await.map(|_| ())
+}
+
+/// True if everything in `wanted` is in `current` already; defaults may have been added there.
+fn contains(current: &Value, wanted: &Value) -> bool {
+    match (current, wanted) {
+        (Value::Object(current), Value::Object(wanted)) => {
+            wanted.iter().all(|(key, value)| value.is_null() || current.get(key).is_some_and(|c| contains(c, value)))
+        }
+        (Value::Array(current), Value::Array(wanted)) => {
+            current.len() == wanted.len() && current.iter().zip(wanted).all(|(c, w)| contains(c, w))
+        }
+        (current, wanted) => current == wanted,
+    }
+}
+
+fn failed(object: &Value, error: &ApiError) -> StartError {
+    StartError::Bootstrap {
+        what: format!("{} {}", object::text(object, &["kind"]), object::name(object)),
+        message: error.message().to_owned(),
+    }
+}
