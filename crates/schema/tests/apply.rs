@@ -157,6 +157,56 @@ fn merging_and_removal() {
 }
 
 #[test]
+fn empty_containers() {
+    let applied = put(
+        None,
+        json!({"args": [], "tags": [], "labels": {}, "whole": {}}),
+        "me",
+    );
+    let expected = json!({"f:spec": {"f:args": {}, "f:labels": {}, "f:whole": {}}});
+    assert_eq!(
+        owned(&applied, "me"),
+        expected,
+        "an empty set has no element to own"
+    );
+    let mut created = object(json!({"args": [], "tags": [], "labels": {}}));
+    track_update(&schema(), None, &mut created, &manager("me"));
+    assert_eq!(
+        owned(&created, "me"),
+        json!({"f:spec": {".": {}, "f:args": {}, "f:tags": {}, "f:labels": {}}})
+    );
+    let filled = put(None, json!({"labels": {"a": "1"}, "image": "i"}), "me");
+    let emptied = update(&filled, "other", |o| o["spec"]["labels"] = json!({}));
+    assert_eq!(
+        owned(&emptied, "other"),
+        Value::Null,
+        "to empty is to remove"
+    );
+}
+
+#[test]
+fn an_element_goes_with_those_who_listed_it() {
+    let listed = put(
+        None,
+        json!({"disks": [{"name": "a"}, {"name": "b"}]}),
+        "one",
+    );
+    let touched = update(&listed, "editor", |o| {
+        o["spec"]["disks"][0]["size"] = json!(2)
+    });
+    assert_eq!(
+        put(Some(&touched), json!({"disks": [{"name": "b"}]}), "one")["spec"],
+        json!({"disks": [{"name": "b"}]})
+    );
+    let both = put(Some(&touched), json!({"disks": [{"name": "a"}]}), "two");
+    let left = put(Some(&both), json!({"disks": [{"name": "b"}]}), "one");
+    assert_eq!(
+        left["spec"],
+        json!({"disks": [{"name": "a", "size": 2}, {"name": "b"}]})
+    );
+}
+
+#[test]
 fn elements_of_others_keep_their_place() {
     let names = |list: &[&str]| json!({"disks": list.iter().map(|name| json!({"name": name})).collect::<Vec<_>>()});
     for (live, applied, expected) in [
@@ -309,7 +359,7 @@ fn updates_are_tracked() {
         owned(&created, "creator"),
         json!({
             "f:metadata": {"f:labels": {".": {}, "f:l": {}}},
-            "f:spec": {".": {}, "f:labels": {".": {}, "f:a": {}}, "f:free": {}, "f:disks": {"k:{\"name\":\"d\"}": {".": {}, "f:name": {}, "f:size": {}}}},
+            "f:spec": {".": {}, "f:labels": {".": {}, "f:a": {}}, "f:free": {}, "f:disks": {".": {}, "k:{\"name\":\"d\"}": {".": {}, "f:name": {}, "f:size": {}}}},
         })
     );
     let same = update(&created, "other", |_| {});

@@ -136,30 +136,22 @@ pub(super) fn remove(
             let mut out = Vec::with_capacity(before);
             for (name, value) in list {
                 let (gone, kept) = (gone.children.get(&name), kept.children.get(&name));
-                match (gone, kept) {
-                    // Nobody else has a share in the element: it goes as a whole, with its keys and defaults.
-                    (Some(gone), None) if gone.own => {}
-                    (Some(gone), Some(kept)) if value.is_object() => {
-                        let left = remove(
-                            items(node),
-                            value,
-                            &without_keys(node, gone),
-                            kept,
-                            depth + 1,
-                        );
-                        out.extend(left);
-                    }
-                    (Some(gone), None) if value.is_object() => {
-                        out.extend(remove(
-                            items(node),
-                            value,
-                            &without_keys(node, gone),
-                            &FieldSet::default(),
-                            depth + 1,
-                        ));
-                    }
-                    _ => out.push(value.clone()),
+                let Some(gone) = gone else {
+                    out.push(value.clone());
+                    continue;
+                };
+                // An element belongs to those who listed it, not to those who only changed something in it.
+                if gone.own && !kept.is_some_and(|kept| kept.own) {
+                    continue;
                 }
+                let gone = without_keys(node, gone);
+                out.extend(remove(
+                    items(node),
+                    value,
+                    &gone,
+                    kept.unwrap_or(&FieldSet::default()),
+                    depth + 1,
+                ));
             }
             let emptied = out.is_empty() && (before > 0 || gone.own);
             (!emptied || kept.own).then_some(Value::Array(out))

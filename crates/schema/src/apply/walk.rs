@@ -39,6 +39,9 @@ pub(super) fn shape<'a>(node: Option<&Node>, value: &'a Value) -> Shape<'a> {
 
 /// The names of a list's elements, if it is a set or a map and each element has a name of its own.
 fn elements<'a>(node: &Node, list: &'a [Value]) -> Option<Vec<(String, &'a Value)>> {
+    if matches!(node.list, ListType::Unset | ListType::Atomic) {
+        return None;
+    }
     let mut seen = BTreeSet::new();
     let mut out = Vec::with_capacity(list.len());
     for item in list {
@@ -86,7 +89,7 @@ pub(super) fn fields_of(node: Option<&Node>, value: &Value, depth: usize) -> Fie
     fields_below(node, value, false, depth)
 }
 
-/// `containers`: also name the objects on the way, as they are new too.
+/// `containers`: also name the objects and lists on the way, as they are new too.
 fn fields_below(node: Option<&Node>, value: &Value, containers: bool, depth: usize) -> FieldSet {
     if depth > MAX_DEPTH {
         return FieldSet::leaf();
@@ -104,7 +107,8 @@ fn fields_below(node: Option<&Node>, value: &Value, containers: bool, depth: usi
             set.own = containers || fields.is_empty();
         }
         Shape::Elements { items: list, keyed } => {
-            set.own = list.is_empty();
+            // Unlike an empty object, an empty list says nothing that could be owned.
+            set.own = containers;
             for (name, value) in list {
                 let mut below = match keyed {
                     true => fields_below(items(node), value, containers, depth + 1),
@@ -118,7 +122,7 @@ fn fields_below(node: Option<&Node>, value: &Value, containers: bool, depth: usi
     set
 }
 
-/// The fields that `new` adds or changes.
+/// The fields that `new` adds or changes. To empty a container is to remove what was in it, and changes no field.
 pub(super) fn changed(node: Option<&Node>, old: &Value, new: &Value, depth: usize) -> FieldSet {
     if old == new {
         return FieldSet::default();
@@ -137,11 +141,9 @@ pub(super) fn changed(node: Option<&Node>, old: &Value, new: &Value, depth: usiz
                 };
                 set.insert(field_element(name), below);
             }
-            set.own = new.is_empty();
         }
         (Shape::Elements { items: old, .. }, Shape::Elements { items: new, keyed }) => {
             let old: BTreeMap<String, &Value> = old.into_iter().collect();
-            set.own = new.is_empty();
             for (name, value) in new {
                 let below = match (old.get(&name), keyed) {
                     (Some(_), false) => continue,
