@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 
 use crate::{
     HostArgs,
-    up::{control, paths::Paths},
+    up::{control, paths::Paths, start_in_background},
 };
 
 pub async fn run(arguments: HostArgs) -> Result<()> {
@@ -12,25 +12,33 @@ pub async fn run(arguments: HostArgs) -> Result<()> {
         bail!("ferrovirt down needs root");
     }
     let paths = Paths::new(&arguments.data_dir)?;
+    if control::status(&paths.control_socket()).await.is_none() {
+        if !left_running(&paths) {
+            println!("nothing runs in {}", paths.data_dir.display());
+            return Ok(());
+        }
+        // VMs have outlived their host. A new one takes them over, and stops them in order.
+        eprintln!("VMs have outlived their host; taking them over");
+        let data_dir = paths.data_dir.clone().into_os_string();
+        let arguments = ["up".into(), "--listen".into(), "127.0.0.1:0".into(), "--data-dir".into(), data_dir];
+        let started = paths.clone();
+        tokio::task::spawn_blocking(move || start_in_background(&started, &arguments)).await??;
+    }
     let mut done = false;
-    let ran = control::down(&paths.control_socket(), |line| match line {
+    control::down(&paths.control_socket(), |line| match line {
         "done" => done = true,
         line => eprintln!("{line}"),
     })
     .await?;
-    if ran && !done {
+    if !done {
         bail!("the host ended before it was done; see {}", paths.log().display());
-    }
-    if !ran {
-        // Nobody is there to ask, but VMs may have outlived their host.
-        let stopped = ferrovirt_node_lite::stop_all(&paths.data_dir, &paths.run_dir, &paths.instance);
-        if stopped == 0 {
-            println!("nothing runs in {}", paths.data_dir.display());
-            return Ok(());
-        }
-        println!("stopped {stopped} VMs that had outlived their host");
-        return Ok(());
     }
     println!("ferrovirt is down; its data stays in {}", paths.data_dir.display());
     Ok(())
+}
+
+/// True if pods of this data directory may still have processes or traces on this machine.
+fn left_running(paths: &Paths) -> bool {
+    let pods = std::fs::read_dir(paths.data_dir.join("pods")).is_ok_and(|mut pods| pods.next().is_some());
+    pods || paths.run_dir.exists()
 }

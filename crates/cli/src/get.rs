@@ -71,14 +71,10 @@ pub async fn run(arguments: GetArgs) -> Result<()> {
             }
         }
         None | Some(Output::Wide) => {
-            let mut path = kube::core::Request::new(api.resource_url());
-            path.url_path = match &arguments.name {
-                Some(name) => format!("{}/{name}", api.resource_url()),
-                None => api.resource_url(),
-            };
             let url = match (&arguments.name, &arguments.selector) {
-                (None, Some(selector)) => format!("{}?labelSelector={}", path.url_path, encode(selector)),
-                _ => path.url_path,
+                (Some(name), _) => format!("{}/{name}", api.resource_url()),
+                (None, Some(selector)) => format!("{}?labelSelector={}", api.resource_url(), encode(selector)),
+                (None, None) => api.resource_url().to_owned(),
             };
             let request = http::Request::get(url)
                 .header("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io, application/json")

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use ferrovirt_disks::ImageStore;
+use ferrovirt_disks::store::ImageStore;
 
 use crate::{HostArgs, table, up::paths::Paths};
 

@@ -70,8 +70,8 @@ fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     // The per-pod processes come first: they must stay tiny, so nothing else may run before them.
     match arguments.get(1).and_then(|a| a.to_str()) {
-        Some("pod-shim") => return exit_code(ferrovirt_node_lite::shim_main(&arguments[2..])),
-        Some("pod-init") => return exit_code(ferrovirt_node_lite::init_main(&arguments[2..])),
+        Some("pod-shim") => return exit_code(ferrovirt_node_lite::shim_main(arguments.into_iter().skip(2))),
+        Some("pod-init") => return exit_code(ferrovirt_node_lite::init_main(arguments.into_iter().skip(2))),
         _ => {}
     }
     let cli = Cli::parse();

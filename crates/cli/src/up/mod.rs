@@ -65,22 +65,29 @@ pub fn before_runtime(arguments: &UpArgs) -> Result<Option<Result<()>>> {
     if !arguments.detach {
         return Ok(None);
     }
-    Ok(Some(detach(arguments, &paths)))
+    Ok(Some(detach(&paths)))
 }
 
 /// Starts the same command in the background and waits until it is ready or has failed.
-fn detach(arguments: &UpArgs, paths: &Paths) -> Result<()> {
+fn detach(paths: &Paths) -> Result<()> {
+    let arguments: Vec<_> = std::env::args_os().skip(1).filter(|argument| argument != "--detach").collect();
+    println!("{}", start_in_background(paths, &arguments)?);
+    println!("kubeconfig: {}", paths.kubeconfig().display());
+    Ok(())
+}
+
+/// Starts a host in the background and waits until it is ready. Says what happened.
+pub fn start_in_background(paths: &Paths, arguments: &[std::ffi::OsString]) -> Result<String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     if let Some(status) = runtime.block_on(control::status(&paths.control_socket()))
         && status.ready
     {
-        println!("already running (pid {}) at {}", status.pid, status.server);
-        return Ok(());
+        return Ok(format!("ferrovirt is already up (pid {}) at {}", status.pid, status.server));
     }
     let log = File::options().create(true).append(true).open(paths.log())?;
     let from = log.metadata()?.len();
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(std::env::args_os().skip(1).filter(|a| a != "--detach"));
+    command.args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
     let mut child = command.spawn().context("cannot start the host")?;
     let deadline = Instant::now() + READY_DEADLINE;
@@ -89,9 +96,7 @@ fn detach(arguments: &UpArgs, paths: &Paths) -> Result<()> {
             && status.ready
             && status.pid == child.id()
         {
-            println!("ferrovirt is up (pid {}) at {}", status.pid, status.server);
-            println!("kubeconfig: {}", paths.kubeconfig().display());
-            return Ok(());
+            return Ok(format!("ferrovirt is up (pid {}) at {}", status.pid, status.server));
         }
         if let Some(status) = child.try_wait()? {
             let text = fs::read_to_string(paths.log()).unwrap_or_default();
@@ -127,7 +132,7 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
 
     let api = ApiServer::start(ferrovirt_apiserver::Config {
         data_dir: paths.data_dir.clone(),
-        service_account_key_pem: pki.service_account_key()?,
+        service_account_key_pem: Some(pki.service_account_key()?),
         crds: ferrovirt_api::crds(),
         bootstrap: objects::bootstrap(!arguments.no_emulation),
         audit_log: None,
@@ -154,9 +159,9 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     let serving = {
         let identity = pki.serving(&["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"], &addresses(address))?;
         let tls = TlsConfig {
-            certificate_chain_pem: identity.certificate.into_bytes(),
-            key_pem: identity.key.into_bytes(),
-            client_ca_pem: pki.ca_certificate().as_bytes().to_vec(),
+            cert_chain_pem: identity.certificate,
+            key_pem: identity.key,
+            client_ca_pem: pki.ca_certificate().into(),
         };
         let (api, mut stopped) = (api.clone(), stopped.clone());
         tokio::spawn(async move {
@@ -204,7 +209,6 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         let _ = vm_controller.await;
         agent.drain().await;
         say("VMs are stopped".into()).await;
-        ferrovirt_node_lite::settle(&client("up"), &node_config).await;
     }
     stop.send_replace(true);
     stop_vms.send_replace(true);
@@ -216,7 +220,7 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     .await;
     api.shutdown().await;
     if let Some(progress) = down {
-        ferrovirt_node_lite::teardown(&node_config);
+        ferrovirt_node_lite::teardown(&node_config).await?;
         let _ = fs::remove_dir_all(&paths.run_dir);
         let _ = progress.send("done".into()).await;
         // Let the answer reach the client before the process, and with it the socket, is gone.

@@ -9,13 +9,14 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use ferrovirt_disks::ImageStore;
+use ferrovirt_disks::store::ImageStore;
 use ferrovirt_node_lite::images::{ImageError, Images};
 
 use super::paths::Paths;
 
 pub struct Programs {
-    pub ferrovirt: PathBuf,
+    /// Runs `pod-shim` and `pod-init`.
+    pub shim: PathBuf,
     pub launcher: PathBuf,
     pub launcher_image: String,
 }
@@ -29,7 +30,7 @@ pub fn install(paths: &Paths) -> Result<Programs> {
     // uid 107 must be able to reach and run the launcher, and nothing else below the data directory.
     fs::set_permissions(&directory, fs::Permissions::from_mode(0o711))?;
     Ok(Programs {
-        ferrovirt: copy(&own, &directory, "ferrovirt")?,
+        shim: copy(&find_shim(&own), &directory, "ferrovirt-shim")?,
         launcher: copy(&launcher, &directory, "ferrovirt-launcher")?,
         launcher_image: format!("ferrovirt-launcher:{}", env!("CARGO_PKG_VERSION")),
     })
@@ -44,6 +45,12 @@ fn find_launcher(own: &Path) -> Result<PathBuf> {
         return Ok(beside);
     }
     bail!("ferrovirt-launcher is not beside {}; install both, or name it with FERROVIRT_LAUNCHER", own.display())
+}
+
+/// The small program if it is installed; this one can do the same at a price of some megabytes per VM.
+fn find_shim(own: &Path) -> PathBuf {
+    let beside = own.with_file_name("ferrovirt-shim");
+    if beside.exists() { beside } else { own.to_path_buf() }
 }
 
 fn copy(source: &Path, directory: &Path, name: &str) -> Result<PathBuf> {
@@ -69,7 +76,7 @@ pub fn node_config(paths: &Paths, programs: &Programs, node_name: &str) -> Resul
         run_dir: paths.run_dir.clone(),
         instance: paths.instance.clone(),
         pod_cidr: format!("10.{second}.{third}.0/24").parse()?,
-        self_exe: programs.ferrovirt.clone(),
+        self_exe: programs.shim.clone(),
         launcher_exe: programs.launcher.clone(),
         cni_plugin_dirs: ferrovirt_node_lite::default_cni_plugin_dirs(),
         devices: ferrovirt_node_lite::detect_devices(),
