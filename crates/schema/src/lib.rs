@@ -30,6 +30,7 @@
 //!
 //! Schema::parse(&Value) -> Result<Schema, Vec<Cause>>; Schema::{any(), warnings() -> &[String]}   // Clone is cheap
 //! Definitions::parse(&Value /* {name: schema with $ref} */) -> Result<Definitions, Vec<Cause>>; get(&str) -> Option<Schema>
+//! structural::Pool::{parse(&mut self, &Value), parse_definitions(&mut self, &Value), shrink(&mut self)}  // shares equal subtrees between schemas
 //! structural::prune(&Schema, &mut Value) -> Vec<String>       // unknown field paths, sorted
 //! structural::unknown_fields(&Schema, &Value) -> Vec<String>  // the same without changing the document
 //! structural::default(&Schema, &mut Value)
@@ -38,15 +39,18 @@
 //!
 //! table::Column { name, kind, format, description, priority, path }; Column::from_crd(&Value) -> Result<Column, PathError>
 //! table::JsonPath::parse(&str) -> Result<JsonPath, PathError>; table::cells(&[Column], &Value) -> Vec<Value>
+//! table::crd_columns(&[Value]) -> Result<Vec<Column>, PathError>; Column::definition(&self) -> Value
 //!
 //! ProtoTable::parse(&[u8]) -> Result<ProtoTable, ProtoError>
 //! ProtoTable::decode(&self, message: &str, &[u8]) -> Result<Value, ProtoError>
 //! ProtoTable::encode(&self, message: &str, &Value) -> Result<Vec<u8>, ProtoError>
+//! ProtoTable::{message_for(api_version, kind) -> Option<&str>, decode_object(&[u8]) -> Result<Value, _>, encode_object(&Value) -> Result<Vec<u8>, _>}
 //! proto::decode_envelope(&[u8]) -> Result<Envelope { api_version, kind, raw, content_encoding, content_type }, ProtoError>
 //! proto::encode_envelope(&Envelope) -> Vec<u8>
 //!
 //! apply::apply(&Schema, live: Option<&Value>, applied: &Value, &Manager, force: bool) -> Result<Value, ApplyError>
 //! apply::track_update(&Schema, old: Option<&Value>, new: &mut Value, &Manager)
+//! ApplyError::causes(&self) -> Vec<Cause>
 //! Manager { name, api_version, subresource: Option<String>, time }
 //! ```
 
