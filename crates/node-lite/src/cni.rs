@@ -59,7 +59,7 @@ pub fn bridge_name(instance: &str) -> String {
 }
 
 /// The generated list. Its name carries the instance, so two data directories do not share addresses or rules.
-pub fn conflist(instance: &str, pod_cidr: &str, ipam_dir: &Path, masquerade: bool) -> Value {
+pub fn conflist(instance: &str, pod_cidr: &str, ipam_dir: &Path) -> Value {
     json!({
         "cniVersion": "1.0.0",
         "name": bridge_name(instance),
@@ -69,7 +69,8 @@ pub fn conflist(instance: &str, pod_cidr: &str, ipam_dir: &Path, masquerade: boo
                 "bridge": bridge_name(instance),
                 "isDefaultGateway": true,
                 "hairpinMode": true,
-                "ipMasq": masquerade,
+                // Translation is one rule for all pods; see the masquerade module.
+                "ipMasq": false,
                 "ipam": {
                     "type": "host-local",
                     "dataDir": ipam_dir,
@@ -135,7 +136,6 @@ impl Plugins {
         };
         let mut child = tokio::process::Command::new(program)
             .env_clear()
-            // Masquerading runs iptables.
             .env(
                 "PATH",
                 "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn the_generated_list_is_split_and_chained() {
-        let list = conflist("0a1b2c", "10.42.7.0/24", Path::new("/data/cni/ipam"), true);
+        let list = conflist("0a1b2c", "10.42.7.0/24", Path::new("/data/cni/ipam"));
         let configs = configs(&list).unwrap();
         assert_eq!(configs.len(), 1);
         assert_eq!(configs[0]["name"], "fv0a1b2c");

@@ -99,12 +99,15 @@ pub fn resource(
     Ok(((amount + divisor - 1) / divisor).to_string())
 }
 
-/// Files of a downwardAPI volume: path, content, mode.
+/// Path, content, mode.
+pub type DownwardFile = (String, Vec<u8>, Option<i32>);
+
+/// Files of a downwardAPI volume.
 pub fn files(
     pod: &Pod,
     items: &[DownwardAPIVolumeFile],
     container: &str,
-) -> Result<Vec<(String, Vec<u8>, Option<i32>)>, DownwardError> {
+) -> Result<Vec<DownwardFile>, DownwardError> {
     items
         .iter()
         .map(|item| {

@@ -17,12 +17,15 @@ pub enum Severity {
     Warning,
 }
 
+/// Pod uid, reason, message.
+type Saying = (String, String, String);
+
 #[derive(Clone)]
 pub struct Events {
     client: kube::Client,
     host: String,
     /// What was said about which pod, and when: a retry loop must not fill the store.
-    said: Arc<Mutex<HashMap<(String, String, String), Instant>>>,
+    said: Arc<Mutex<HashMap<Saying, Instant>>>,
 }
 
 /// A repetition within this time is dropped.

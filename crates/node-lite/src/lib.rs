@@ -20,9 +20,9 @@ mod events;
 pub mod identity;
 pub mod images;
 mod init;
-mod link;
 pub mod logs;
 mod manager;
+mod masquerade;
 pub mod netns;
 pub mod node_object;
 pub mod payload;
@@ -67,6 +67,7 @@ pub async fn run(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let sandboxes = Sandboxes::open(&config).map_err(Error::Prepare)?;
+    sandboxes.prepare().map_err(Error::Prepare)?;
     let events = Events::new(client.clone(), &config.node_name);
     let context = Arc::new(Context {
         client: client.clone(),

@@ -45,7 +45,7 @@ pub struct Facts {
 pub(crate) async fn keep(client: kube::Client, config: &Config) {
     let mut round: u32 = 0;
     loop {
-        let status = if round % STATUS_EVERY == 0 {
+        let status = if round.is_multiple_of(STATUS_EVERY) {
             register(&client, config).await
         } else {
             Ok(())

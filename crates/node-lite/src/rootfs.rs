@@ -58,7 +58,7 @@ pub(crate) fn assemble(plan: &InitPlan) -> Result<(), InitError> {
         path: &plan.staging,
     };
     mount_new(
-        &root.path,
+        root.path,
         "tmpfs",
         MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
         "mode=0755,size=64m",

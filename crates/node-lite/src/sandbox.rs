@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use ferrovirt_net::link;
 use jiff::Timestamp;
 use nix::mount::{MntFlags, umount2};
 use rustix::fs::{FlockOperation, flock};
@@ -20,7 +21,7 @@ use crate::cni::{self, Attached, Attachment, CniError, Plugins};
 use crate::identity::{Lookup, ProcessHandle};
 use crate::netns::{self, NetnsError};
 use crate::records::{self, ExitRecord, InitPlan, PodDir, PodRecord, RecordError, StateRecord};
-use crate::{Config, link};
+use crate::{Config, Ipv4Net, masquerade};
 
 /// Pods of one data directory on this machine.
 #[derive(Debug, Clone)]
@@ -29,6 +30,8 @@ pub struct Sandboxes {
     netns_dir: PathBuf,
     shim: PathBuf,
     bridge: String,
+    table: String,
+    pod_cidr: Ipv4Net,
     cgroup_parent: String,
     conflist: Value,
     plugins: Plugins,
@@ -82,6 +85,9 @@ pub enum SandboxError {
     Netns(#[from] NetnsError),
 }
 
+/// Prefix of pod directories that are being removed.
+const TRASH: &str = ".trash-";
+
 /// How long processes that were killed may take to vanish.
 const KILL_TIME: Duration = Duration::from_secs(10);
 
@@ -97,14 +103,10 @@ impl Sandboxes {
         ] {
             create_private(dir)?;
         }
-        let masquerade = ["/usr/sbin/iptables", "/sbin/iptables", "/usr/bin/iptables"]
-            .iter()
-            .any(|p| Path::new(p).exists());
         let conflist = cni::conflist(
             &config.instance,
             &config.pod_cidr.to_string(),
             &cni_dir.join("ipam"),
-            masquerade,
         );
         let text = serde_json::to_vec_pretty(&conflist).unwrap_or_default();
         records::write_bytes(&cni_dir.join("10-ferrovirt.conflist"), &text)?;
@@ -113,6 +115,8 @@ impl Sandboxes {
             netns_dir: config.run_dir.join("netns"),
             shim: config.self_exe.clone(),
             bridge: cni::bridge_name(&config.instance),
+            table: masquerade::table_name(&config.instance),
+            pod_cidr: config.pod_cidr,
             cgroup_parent: format!("ferrovirt-{}", config.instance),
             conflist,
             plugins: Plugins {
@@ -120,6 +124,28 @@ impl Sandboxes {
             },
             hierarchy: Hierarchy::detect()?,
         })
+    }
+
+    /// Makes what all pods share, and removes what pods left that were forgotten half-way.
+    pub fn prepare(&self) -> Result<(), SandboxError> {
+        masquerade::install(&self.table, self.pod_cidr)
+            .map_err(io_error("set up", Path::new(&self.table)))?;
+        for name in self.names()?.iter().filter(|name| name.starts_with(TRASH)) {
+            let path = self.data_dir.join("pods").join(name);
+            unmount_below(&path)?;
+            fs::remove_dir_all(&path).map_err(io_error("remove", &path))?;
+        }
+        let known = self.list()?;
+        for entry in fs::read_dir(&self.netns_dir)
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            if !known.iter().any(|uid| entry.file_name() == **uid) {
+                netns::remove(&entry.path())?;
+            }
+        }
+        Ok(())
     }
 
     pub fn dir(&self, uid: &str) -> PodDir {
@@ -132,6 +158,14 @@ impl Sandboxes {
 
     /// Every pod that has a directory.
     pub fn list(&self) -> Result<Vec<String>, SandboxError> {
+        Ok(self
+            .names()?
+            .into_iter()
+            .filter(|name| !name.starts_with('.'))
+            .collect())
+    }
+
+    fn names(&self) -> Result<Vec<String>, SandboxError> {
         let path = self.data_dir.join("pods");
         let entries = fs::read_dir(&path).map_err(io_error("list", &path))?;
         Ok(entries
@@ -278,14 +312,15 @@ impl Sandboxes {
     pub async fn remove(&self, uid: &str) -> Result<(), SandboxError> {
         self.release(uid).await?;
         let root = self.dir(uid).root().to_owned();
+        let trash = self.data_dir.join("pods").join(format!("{TRASH}{uid}"));
         blocking(move || {
             unmount_below(&root)?;
-            match fs::remove_dir_all(&root) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    Err(io_error("remove", &root)(error))
-                }
-                _ => Ok(()),
+            // Records vanish all at once: a pod half removed would look like one whose end nobody saw.
+            match fs::rename(&root, &trash) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                result => result.map_err(io_error("remove", &root))?,
             }
+            fs::remove_dir_all(&trash).map_err(io_error("remove", &trash))
         })
         .await
     }
@@ -308,8 +343,11 @@ impl Sandboxes {
             }
             let _ = fs::remove_dir(&self.netns_dir);
         }
-        link::delete(&self.bridge)
-            .map_err(io_error("delete the interface", Path::new(&self.bridge)))?;
+        if link::exists(&self.bridge) {
+            link::delete(&self.bridge)
+                .map_err(io_error("delete the interface", Path::new(&self.bridge)))?;
+        }
+        masquerade::remove(&self.table).map_err(io_error("remove", Path::new(&self.table)))?;
         self.hierarchy
             .remove(&self.cgroup_parent, Instant::now() + KILL_TIME)?;
         Ok(())
@@ -418,10 +456,9 @@ impl Running {
     }
 
     fn each(&self, action: impl Fn(&ProcessHandle) -> io::Result<()>) -> Result<(), SandboxError> {
-        let process = self.process.iter();
-        process
-            .map(&action)
-            .collect::<io::Result<()>>()
+        self.process
+            .iter()
+            .try_for_each(action)
             .map_err(io_error("signal", self.dir.root()))
     }
 }

@@ -1,5 +1,7 @@
 //! The whole node against a small API server in memory: scheduling, start, status, deletion, restart.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 mod fake_api;
 
 use std::collections::BTreeMap;

@@ -1,5 +1,7 @@
 //! Real namespaces, cgroups and plugins, without any API. Needs root, like the product.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -47,6 +49,7 @@ impl Node {
             images: Arc::new(NoImages),
         };
         let sandboxes = Sandboxes::open(&config).unwrap();
+        sandboxes.prepare().unwrap();
         Self {
             config,
             sandboxes,
@@ -158,15 +161,18 @@ impl Node {
                 found.push(format!("cgroup {}", entry.path().display()));
             }
         }
-        if let Ok(rules) = Command::new("iptables-save").args(["-t", "nat"]).output() {
-            let rules = String::from_utf8_lossy(&rules.stdout).into_owned();
-            found.extend(
-                rules
-                    .lines()
-                    .filter(|line| line.contains(&bridge))
-                    .map(str::to_owned),
-            );
-        }
+        let tables = Command::new("nft")
+            .args(["list", "tables"])
+            .output()
+            .map(|out| out.stdout)
+            .unwrap_or_default();
+        let tables = String::from_utf8_lossy(&tables).into_owned();
+        found.extend(
+            tables
+                .lines()
+                .filter(|line| line.contains(&cgroup))
+                .map(str::to_owned),
+        );
         found
     }
 }
@@ -437,6 +443,65 @@ async fn ends_that_nobody_saw_are_told_apart() {
         panic!("not ended")
     };
     assert_eq!(ended.exit.reason, "NodeReboot");
+    node.sandboxes.teardown().await.unwrap();
+    assert_eq!(node.leftovers(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn pods_reach_the_outside_with_the_hosts_address() {
+    let node = Node::new(6);
+    let outside = node.config.run_dir.join("outside");
+    ferrovirt_node_lite::netns::create(&outside).unwrap();
+    let link = format!("fvo{}", node.config.instance);
+    let ip = |arguments: String| {
+        let status = Command::new("ip")
+            .args(arguments.split(' '))
+            .status()
+            .unwrap();
+        assert!(status.success(), "ip {arguments}");
+    };
+    ip(format!(
+        "link add {link} type veth peer name eth0 netns {}",
+        outside.display()
+    ));
+    ip(format!("addr add 198.51.100.1/30 dev {link}"));
+    ip(format!("link set {link} up"));
+    // The far side knows no way back to pods: only a translated address gets an answer.
+    let listener = ferrovirt_net::netns::enter(&outside, || {
+        for arguments in ["addr add 198.51.100.2/30 dev eth0", "link set eth0 up"] {
+            assert!(
+                Command::new("ip")
+                    .args(arguments.split(' '))
+                    .status()?
+                    .success(),
+                "ip {arguments}"
+            );
+        }
+        std::net::TcpListener::bind("198.51.100.2:7000")
+    })
+    .unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, peer) = listener.accept().unwrap();
+        stream.write_all(b"welcome\n").unwrap();
+        peer.ip().to_string()
+    });
+    let script = "exec timeout 15 bash -c 'exec 3<>/dev/tcp/198.51.100.2/7000 && cat <&3'";
+    let plan = node.prepare("client", script).await;
+    let ended = node
+        .sandboxes
+        .start(&plan)
+        .await
+        .unwrap()
+        .wait()
+        .await
+        .unwrap();
+    assert_eq!(
+        (ended.exit.exit_code, node.log("client").as_str()),
+        (0, "welcome\n")
+    );
+    assert_eq!(server.join().unwrap(), "198.51.100.1");
+    ip(format!("link delete {link}"));
+    ferrovirt_node_lite::netns::remove(&outside).unwrap();
     node.sandboxes.teardown().await.unwrap();
     assert_eq!(node.leftovers(), Vec::<String>::new());
 }
