@@ -50,7 +50,7 @@ pub struct Lifecycle {
     state: MachineState,
     grace: Option<Duration>,
     shutdown: Option<Shutdown>,
-    /// A kill that came while the domain was still being made.
+    /// A kill that came while the domain was still being made: it may have come too early to find the domain.
     kill_when_started: bool,
     /// A stop whose event overtook the answer to the start.
     stopped_early: Option<StopReason>,
@@ -90,10 +90,13 @@ impl Lifecycle {
     /// When [`Lifecycle::tick`] wants to be called.
     pub fn deadline(&self) -> Option<Instant> {
         let shutdown = self.shutdown?;
-        if self.state.phase != MachinePhase::ShuttingDown {
-            return None;
+        match self.state.phase {
+            MachinePhase::ShuttingDown => {
+                shutdown.deadline.map(|deadline| deadline.min(shutdown.ask))
+            }
+            MachinePhase::Starting => shutdown.deadline,
+            _ => None,
         }
-        shutdown.deadline.map(|deadline| deadline.min(shutdown.ask))
     }
 
     pub fn request(&mut self, request: Request, now: Instant) -> Verdict {
@@ -107,7 +110,7 @@ impl Lifecycle {
             (Request::Kill {}, Waiting) => self.stop_unstarted(),
             (Request::Kill {}, Starting) => {
                 self.kill_when_started = true;
-                Verdict::Done
+                Verdict::Background(Action::Destroy)
             }
             (Request::Kill {}, Stopped) => Verdict::Done,
             (Request::Kill {}, Running | Paused | ShuttingDown) => Verdict::Answer(Action::Destroy),
@@ -152,7 +155,13 @@ impl Lifecycle {
         let started = match result {
             Ok(started) => started,
             Err(message) => {
-                self.stop(StopReason::StartFailed, Some(message));
+                // A start that was broken off on request did not fail.
+                let reason = if self.kill_when_started {
+                    StopReason::Destroyed
+                } else {
+                    StopReason::StartFailed
+                };
+                self.stop(reason, Some(message));
                 return None;
             }
         };
@@ -218,16 +227,19 @@ impl Lifecycle {
 
     /// Time has passed: ask the guest again, or end it.
     pub fn tick(&mut self, now: Instant) -> Option<Action> {
-        if self.state.phase != MachinePhase::ShuttingDown {
-            return None;
-        }
+        let starting = match self.state.phase {
+            MachinePhase::Starting => true,
+            MachinePhase::ShuttingDown => false,
+            _ => return None,
+        };
         let shutdown = self.shutdown.as_mut()?;
         if shutdown.deadline.is_some_and(|deadline| deadline <= now) {
             shutdown.deadline = None;
+            self.kill_when_started = starting;
             self.set_message("the guest did not power off within its grace period");
             return Some(Action::Destroy);
         }
-        if shutdown.deadline.is_some() && shutdown.ask <= now {
+        if !starting && shutdown.deadline.is_some() && shutdown.ask <= now {
             return Some(self.ask(now));
         }
         None

@@ -184,9 +184,13 @@ fn descend(pid: u32, name: &str, found: &mut Vec<i32>) {
 }
 
 fn kill(pid: i32) {
+    send("-KILL", pid);
+}
+
+fn send(signal: &str, pid: i32) {
     assert!(
         Command::new("kill")
-            .args(["-KILL", &pid.to_string()])
+            .args([signal, &pid.to_string()])
             .status()
             .unwrap()
             .success()
@@ -477,4 +481,26 @@ async fn a_seeded_launcher_does_not_probe() {
             path.display()
         );
     }
+}
+
+#[tokio::test]
+async fn a_hung_daemon_does_not_keep_a_machine_alive() {
+    if !possible() {
+        return;
+    }
+    let launcher = Launcher::start();
+    let mut client = launcher.subscribed().await;
+    client
+        .ask_ok(json!({"type": "sync", "spec": launcher.spec(&HALT)}))
+        .await;
+    client
+        .state(|state| state.phase == MachinePhase::Running)
+        .await;
+    send("-STOP", launcher.find("libvirtd"));
+    client.ask_ok(json!({"type": "kill"})).await;
+    client
+        .state(|state| state.phase == MachinePhase::Stopped)
+        .await;
+    client.ask_ok(json!({"type": "release"})).await;
+    launcher.exit_code().await;
 }

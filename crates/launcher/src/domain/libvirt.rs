@@ -1,8 +1,10 @@
 //! The domain in libvirt, and the task that keeps a daemon running for it.
 //!
 //! The daemon is started before anybody asks for a machine, because that is time a machine need not wait for. If it dies,
-//! the hypervisor keeps running: a new daemon finds it again from its state files, and the state is read anew.
+//! the hypervisor keeps running: a new daemon finds it again from its state files, and the state is read anew. If it hangs,
+//! ending the machine does not depend on it.
 
+use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,7 +14,8 @@ use ferrovirt_libvirt::{
     StopDetail, SuspendDetail,
 };
 use ferrovirt_machine::protocol::{PauseReason, StopReason};
-use tokio::sync::{mpsc, watch};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::sync::{Notify, mpsc, watch};
 
 use super::{Action, Backend, DomainError, DomainEvent, NewDomain, Observed, Started};
 use crate::capabilities::domain_facts;
@@ -22,6 +25,8 @@ use crate::runtime::{Daemon, DaemonError, Dirs, LibvirtRuntime};
 
 /// How long a request waits for a daemon that restarts.
 const DAEMON_WAIT: Duration = Duration::from_secs(20);
+/// libvirt itself waits ten seconds before it kills a hypervisor that does not want to end.
+const DESTROY_WAIT: Duration = Duration::from_secs(12);
 const RESTART_FIRST: Duration = Duration::from_millis(50);
 const RESTART_MOST: Duration = Duration::from_secs(5);
 
@@ -29,6 +34,8 @@ const RESTART_MOST: Duration = Duration::from_secs(5);
 pub struct LibvirtBackend {
     link: watch::Receiver<Link>,
     name: Arc<Mutex<Option<String>>>,
+    pid_dir: PathBuf,
+    restart: Arc<Notify>,
 }
 
 /// The way to the daemon, or why there is none.
@@ -50,9 +57,14 @@ impl LibvirtBackend {
     /// Starts the daemon in the background.
     pub fn run(supervisor: Supervisor, events: mpsc::UnboundedSender<DomainEvent>) -> Self {
         let (sender, link) = watch::channel(Link::Down("it starts".into()));
-        let name = Arc::new(Mutex::new(None));
-        tokio::spawn(supervise(supervisor, sender, events, name.clone()));
-        Self { link, name }
+        let backend = Self {
+            link,
+            name: Arc::new(Mutex::new(None)),
+            pid_dir: supervisor.runtime.pid_dir(&supervisor.dirs),
+            restart: Arc::new(Notify::new()),
+        };
+        tokio::spawn(supervise(supervisor, sender, events, backend.clone()));
+        backend
     }
 
     /// The name of the domain, once it was defined.
@@ -82,6 +94,42 @@ impl LibvirtBackend {
         let name = name_of(&self.name).ok_or(DomainError::NoDomain)?;
         Ok(self.connection().await?.domain_by_name(&name).await?)
     }
+
+    /// Has libvirt do it.
+    async fn ask(&self, action: Action) -> Result<String, DomainError> {
+        let domain = self.domain().await?;
+        match action {
+            Action::Shutdown => domain.shutdown(ShutdownMode::Acpi).await?,
+            Action::ShutdownPaused => {
+                domain.shutdown(ShutdownMode::Acpi).await?;
+                domain.resume().await?;
+            }
+            Action::Destroy => match domain.destroy().await {
+                // It ended between the decision and now.
+                Err(error) if error.code() == Some(ErrorCode::OperationInvalid) => {}
+                result => result?,
+            },
+            Action::Suspend => domain.suspend().await?,
+            Action::Resume => domain.resume().await?,
+            Action::Reset => domain.reset().await?,
+            Action::Reboot => domain.reboot(ShutdownMode::Acpi).await?,
+            Action::Xml => return Ok(domain.xml_desc().await?),
+        }
+        Ok(String::new())
+    }
+
+    /// Ends the hypervisor and the daemon that does not answer; the next daemon will find the domain stopped.
+    fn force(&self) {
+        tracing::warn!("libvirt does not answer: killing the hypervisor");
+        if let Some(name) = self.domain_name()
+            && let Ok(text) = fs::read_to_string(self.pid_dir.join(format!("{name}.pid")))
+            && let Some(pid) = text.trim().parse().ok().and_then(Pid::from_raw)
+        {
+            // It may have ended by itself.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        self.restart.notify_one();
+    }
 }
 
 impl Backend for LibvirtBackend {
@@ -108,25 +156,16 @@ impl Backend for LibvirtBackend {
     }
 
     async fn act(&self, action: Action) -> Result<String, DomainError> {
-        let domain = self.domain().await?;
-        match action {
-            Action::Shutdown => domain.shutdown(ShutdownMode::Acpi).await?,
-            Action::ShutdownPaused => {
-                domain.shutdown(ShutdownMode::Acpi).await?;
-                domain.resume().await?;
-            }
-            Action::Destroy => match domain.destroy().await {
-                // It ended between the decision and now.
-                Err(error) if error.code() == Some(ErrorCode::OperationInvalid) => {}
-                result => result?,
-            },
-            Action::Suspend => domain.suspend().await?,
-            Action::Resume => domain.resume().await?,
-            Action::Reset => domain.reset().await?,
-            Action::Reboot => domain.reboot(ShutdownMode::Acpi).await?,
-            Action::Xml => return Ok(domain.xml_desc().await?),
+        if action != Action::Destroy {
+            return self.ask(action).await;
         }
-        Ok(String::new())
+        match tokio::time::timeout(DESTROY_WAIT, self.ask(action)).await {
+            Ok(result) => result,
+            Err(_) => {
+                self.force();
+                Ok(String::new())
+            }
+        }
     }
 }
 
@@ -134,7 +173,7 @@ async fn supervise(
     supervisor: Supervisor,
     link: watch::Sender<Link>,
     events: mpsc::UnboundedSender<DomainEvent>,
-    name: Arc<Mutex<Option<String>>>,
+    backend: LibvirtBackend,
 ) {
     let Supervisor {
         children,
@@ -154,12 +193,14 @@ async fn supervise(
         match up(children, *runtime, dirs).await {
             Ok((mut daemon, connection, mut stream)) => {
                 pause = RESTART_FIRST;
-                if let Some(name) = name_of(&name) {
+                if let Some(name) = backend.domain_name() {
                     observe(&connection, &name, &events).await;
                 }
                 tracing::info!(pid = daemon.pid(), "connected to libvirt");
                 link.send_replace(Link::Up(connection));
-                let why = follow(&mut daemon, &mut stream, &events).await;
+                let why = follow(&mut daemon, &mut stream, &events, &backend.restart).await;
+                // First of all: ending the subscription asks the daemon, and a hung one would never answer.
+                drop(daemon);
                 tracing::warn!(why, "lost the libvirt daemon");
                 link.send_replace(Link::Down(why.clone()));
                 let _ = events.send(DomainEvent::DaemonLost(why));
@@ -190,6 +231,7 @@ async fn follow(
     daemon: &mut Daemon,
     stream: &mut Events,
     events: &mpsc::UnboundedSender<DomainEvent>,
+    restart: &Notify,
 ) -> String {
     loop {
         tokio::select! {
@@ -204,6 +246,7 @@ async fn follow(
                 }
             },
             status = daemon.ended() => return status,
+            () = restart.notified() => return "it does not answer".into(),
         }
     }
 }

@@ -214,8 +214,20 @@ fn failures_have_exit_code_one() {
 fn requests_during_the_start_wait_for_it() {
     check(vec![
         (In::Ask(spec("u")), "Starting start"),
-        (In::Ask(Request::Kill {}), "Starting done"),
+        (In::Ask(Request::Kill {}), "Starting background Destroy"),
         (In::Started(false), "ShuttingDown Destroy"),
+    ]);
+    check(vec![
+        (In::Ask(spec("u")), "Starting start"),
+        (In::Ask(Request::Kill {}), "Starting background Destroy"),
+        (In::StartFailed, "Stopped/Destroyed -"),
+    ]);
+    check(vec![
+        (In::Ask(spec("u")), "Starting start"),
+        (shutdown(9), "Starting done"),
+        (In::Tick(8), "Starting -"),
+        (In::Tick(9), "Starting Destroy"),
+        (In::StartFailed, "Stopped/Destroyed -"),
     ]);
     check(vec![
         (In::Ask(spec("u")), "Starting start"),
