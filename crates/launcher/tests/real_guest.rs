@@ -165,7 +165,14 @@ impl Launcher {
 
 impl Drop for Launcher {
     fn drop(&mut self) {
-        // --kill-child ends the namespace with it.
+        if !matches!(self.process.try_wait(), Ok(None)) {
+            return;
+        }
+        // The end of PID 1 ends its namespace. Killing `unshare` is not enough: changing the user has cleared the
+        // launcher's parent-death signal.
+        let mut found = Vec::new();
+        descend(self.process.id(), "launcher", &mut found);
+        found.into_iter().for_each(kill);
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
