@@ -24,6 +24,11 @@ pub struct Config {
     pub self_exe: PathBuf,
     /// A versioned copy of the launcher.
     pub launcher_exe: PathBuf,
+    /// What the launcher's image has beside the host's programs: host path, path inside, read only. Such as the
+    /// cache of libvirt's capabilities. What does not exist when a pod starts is left out.
+    pub image_mounts: Vec<(PathBuf, PathBuf)>,
+    /// Variables of the image; the pod's own come after them.
+    pub image_env: Vec<(String, String)>,
     pub cni_plugin_dirs: Vec<PathBuf>,
     /// Extended resources of the node, such as `devices.kubevirt.io/kvm`; see [`detect_devices`].
     pub devices: BTreeMap<String, u32>,

@@ -349,6 +349,8 @@ mod tests {
             pod_cidr: "10.42.0.0/24".parse().unwrap(),
             self_exe: "/x".into(),
             launcher_exe: "/l".into(),
+            image_mounts: vec![],
+            image_env: vec![],
             cni_plugin_dirs: vec![],
             devices: BTreeMap::from([("devices.kubevirt.io/tun".into(), 1000)]),
             images: Arc::new(NoImages),

@@ -25,6 +25,9 @@ pub struct Resolved<'a> {
     pub pod_ips: &'a [IpAddr],
     /// The host's, to start from.
     pub resolv_conf: &'a str,
+    /// See [`crate::Config`].
+    pub image_mounts: &'a [(PathBuf, PathBuf)],
+    pub image_env: &'a [(String, String)],
     /// Environment of the container with every reference resolved, in order.
     pub env: Vec<(String, String)>,
     /// Host directory (or file) of each volume.
@@ -171,8 +174,13 @@ pub fn plan(pod: &Pod, resolved: &Resolved<'_>) -> Result<InitPlan, SpecError> {
         ("HOSTNAME".to_owned(), hostname.clone()),
         ("HOME".to_owned(), "/home/qemu".to_owned()),
     ];
-    for (name, value) in &resolved.env {
-        let value = expand(value, &env);
+    let image_env = resolved.image_env.iter().map(|pair| (pair, false));
+    for ((name, value), expands) in image_env.chain(resolved.env.iter().map(|pair| (pair, true))) {
+        let value = if expands {
+            expand(value, &env)
+        } else {
+            value.clone()
+        };
         match env.iter_mut().find(|(known, _)| known == name) {
             Some(slot) => slot.1 = value,
             None => env.push((name.clone(), value)),
@@ -230,7 +238,7 @@ pub fn plan(pod: &Pod, resolved: &Resolved<'_>) -> Result<InitPlan, SpecError> {
             .filter(|group| *group != 0)
             .collect(),
         devices: devices.map(|(_, path)| PathBuf::from(path)).collect(),
-        mounts: mounts(container, resolved.volumes)?,
+        mounts: mounts(container, resolved)?,
         sysctls,
         files: files(pod, &spec, &identity, &hostname, resolved),
         pod_uid: uid,
@@ -276,11 +284,18 @@ pub fn expand(text: &str, env: &[(String, String)]) -> String {
     out
 }
 
-fn mounts(
-    container: &Container,
-    volumes: &BTreeMap<String, VolumeSource>,
-) -> Result<Vec<MountPlan>, SpecError> {
+fn mounts(container: &Container, resolved: &Resolved<'_>) -> Result<Vec<MountPlan>, SpecError> {
+    let volumes = resolved.volumes;
     let mut out = Vec::new();
+    for (source, target) in resolved.image_mounts {
+        out.push(MountPlan {
+            source: source.clone(),
+            sub_path: None,
+            target: target.clone(),
+            read_only: true,
+            follow_host: false,
+        });
+    }
     for mount in container.volume_mounts.iter().flatten() {
         let volume = volumes
             .get(&mount.name)

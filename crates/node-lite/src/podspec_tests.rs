@@ -36,6 +36,8 @@ fn planned(pod: &Pod, env: &[(&str, &str)]) -> Result<InitPlan, SpecError> {
         cgroup_procs: vec![],
         pod_ips: &[[10, 42, 0, 2].into()],
         resolv_conf: "nameserver 192.0.2.53",
+        image_mounts: &[("/d/capabilities".into(), "/var/cache/capabilities".into())],
+        image_env: &[("CACHE".to_owned(), "$(PATH)".to_owned())],
         env: env
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
@@ -194,6 +196,7 @@ fn a_plan_has_everything_in_order() {
         mounts,
         [
             "/v/c /etc/config true false",
+            "/d/capabilities /var/cache/capabilities true false",
             "/v/a /var/run/kubevirt-private false true",
             "/v/b /var/run/kubevirt-private/vmi-disks/d false false",
         ]

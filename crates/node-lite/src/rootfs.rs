@@ -15,7 +15,7 @@ use crate::records::InitPlan;
 /// Where the launcher stands inside, in both modes.
 pub const LAUNCHER_PATH: &str = "/usr/bin/ferrovirt-launcher";
 
-/// Parts of the host's `/etc` that programs from its `/usr` need.
+/// Parts of the host's `/etc` that programs from its `/usr` need. Never a directory with private keys.
 const ETC: &[&str] = &[
     "alternatives",
     "ca-certificates",
@@ -26,11 +26,12 @@ const ETC: &[&str] = &[
     "ld.so.conf.d",
     "localtime",
     "os-release",
-    "pki",
+    "pki/ca-trust",
+    "pki/tls/certs",
     "protocols",
     "qemu",
     "services",
-    "ssl",
+    "ssl/certs",
 ];
 
 const DEVICES: &[&str] = &[
@@ -129,6 +130,9 @@ impl Root<'_> {
         if metadata.is_symlink() {
             let target = fs::read_link(host).map_err(fail("read", host))?;
             let path = self.at(host);
+            if let Some(parent) = path.parent() {
+                fs::create_dir_all(parent).map_err(fail("create", parent))?;
+            }
             return symlink(target, &path).map_err(fail("link", &path));
         }
         let target = if metadata.is_dir() {

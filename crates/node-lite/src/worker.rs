@@ -265,6 +265,8 @@ impl Worker {
                 &container.name,
             )
             .await?;
+        let mut image_mounts = config.image_mounts.clone();
+        image_mounts.retain(|(host, _)| host.exists());
         let plan = podspec::plan(
             pod,
             &Resolved {
@@ -274,6 +276,8 @@ impl Worker {
                 cgroup_procs,
                 pod_ips: &pod_ips,
                 resolv_conf: &host_resolv_conf(),
+                image_mounts: &image_mounts,
+                image_env: &config.image_env,
                 env,
                 volumes: &sources,
             },

@@ -55,6 +55,8 @@ impl Node {
                 .unwrap(),
             self_exe: env!("CARGO_BIN_EXE_ferrovirt-shim").into(),
             launcher_exe: "/bin/sh".into(),
+            image_mounts: vec![],
+            image_env: vec![],
             cni_plugin_dirs: default_cni_plugin_dirs(),
             devices: BTreeMap::new(),
             images: Arc::new(OneImage(image)),

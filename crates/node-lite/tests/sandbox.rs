@@ -44,6 +44,8 @@ impl Node {
                 .unwrap(),
             self_exe: SHIM.into(),
             launcher_exe: "/bin/sh".into(),
+            image_mounts: vec![],
+            image_env: vec![],
             cni_plugin_dirs: default_cni_plugin_dirs(),
             devices: Default::default(),
             images: Arc::new(NoImages),
