@@ -14,6 +14,7 @@ mod devices;
 mod disks;
 mod firmware;
 mod io_threads;
+mod launch_security;
 mod memory;
 mod network;
 mod pci;
@@ -23,7 +24,7 @@ mod volumes;
 
 use std::collections::BTreeMap;
 
-use ferrovirt_api::{Quantity, v1::VirtualMachineInstance};
+use ferrovirt_api::{Quantity, names, v1::VirtualMachineInstance};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as WireQuantity;
 
 pub use arch::default_machine_type;
@@ -99,13 +100,13 @@ pub fn machine_spec(
         io_threads: io_threads::plan(vmi)
             .map(|threads| threads.total)
             .filter(|total| *total > 0),
-        launch_security: None,
+        launch_security: launch_security::convert(&c),
         on_reboot: match vmi.spec.domain.reboot_policy.as_deref() {
             Some("Terminate") => Some(RebootAction::Destroy),
             Some("Reboot") => Some(RebootAction::Restart),
             _ => None,
         },
-        extra_arguments: Vec::new(),
+        extra_arguments: ignition(&mut c),
         start_paused: firmware::starts_paused(vmi),
         grace_seconds: grace_seconds(vmi),
         prepare: std::mem::take(&mut c.prepare),
@@ -157,6 +158,31 @@ impl Conversion<'_> {
             self.prepare.push(preparation);
         }
     }
+}
+
+/// Ignition data reaches the guest by an argument that libvirt has no element for.
+fn ignition(c: &mut Conversion<'_>) -> Vec<String> {
+    let annotations = c.vmi.metadata.annotations.as_ref();
+    let data = annotations.and_then(|annotations| annotations.get(names::IGNITION_ANNOTATION));
+    if !data.is_some_and(|data| data.contains("ignition")) {
+        return Vec::new();
+    }
+    if !c.ctx.as_upstream {
+        let field = format!("metadata.annotations[{}]", names::IGNITION_ANNOTATION);
+        c.refuse(
+            field,
+            "ignition data is not passed to guests yet; use cloud-init data",
+        );
+        return Vec::new();
+    }
+    let metadata = &c.vmi.metadata;
+    let namespace = metadata.namespace.as_deref().unwrap_or_default();
+    let name = metadata.name.as_deref().unwrap_or_default();
+    let path = format!("{}/{namespace}/{name}/data.ign", c.ctx.layout.ignition);
+    vec![
+        "-fw_cfg".into(),
+        format!("name=opt/com.coreos/config,file={path}"),
+    ]
 }
 
 fn acceleration(c: &mut Conversion<'_>) -> Acceleration {

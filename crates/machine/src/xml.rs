@@ -148,15 +148,18 @@ fn os(spec: &MachineSpec) -> Element {
             nvram,
             secure,
         } => {
+            let kind = if nvram.is_empty() { "rom" } else { "pflash" };
             let loader = element("loader")
                 .attr("readonly", "yes")
                 .attr("secure", yes_no(*secure));
-            os.push(loader.attr("type", "pflash").text(code));
-            os.push(
-                element("nvram")
-                    .attr_set("template", vars_template)
-                    .text(nvram),
-            );
+            os.push(loader.attr("type", kind).text(code));
+            if !nvram.is_empty() {
+                os.push(
+                    element("nvram")
+                        .attr_set("template", vars_template)
+                        .text(nvram),
+                );
+            }
         }
         Boot::EfiAuto { nvram, .. } => {
             os.push_all(

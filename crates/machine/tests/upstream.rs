@@ -4,7 +4,7 @@
 
 use ferrovirt_api::v1::VirtualMachineInstance;
 use ferrovirt_machine::{
-    convert::{Context, Layout, machine_spec},
+    convert::{Context, machine_spec},
     defaults,
     spec::Arch,
     xml::domain_xml,
@@ -13,14 +13,8 @@ use ferrovirt_machine::{
 fn check(arch: Arch, annotations: &[(&str, &str)], expected: &str) {
     let mut vmi: VirtualMachineInstance =
         serde_json::from_str(include_str!("data/upstream/vmi-input.json")).unwrap();
-    let mut raw: serde_json::Value =
-        serde_json::from_str(include_str!("data/upstream/context.json")).unwrap();
-    if arch == Arch::Aarch64 {
-        raw["efiConfiguration"] = raw["arm64_extra"]["efiConfiguration"].clone();
-    }
-    let mut context: Context = serde_json::from_value(raw).unwrap();
-    context.arch = arch;
-    context.layout = Layout::upstream();
+    let data = serde_json::from_str(include_str!("data/upstream/context.json")).unwrap();
+    let context = Context::upstream(&data, arch).unwrap();
     vmi.metadata.annotations = Some(
         annotations
             .iter()

@@ -4,6 +4,44 @@ use super::Conversion;
 use crate::spec::{Clock, Timer};
 
 pub(super) fn convert(c: &Conversion<'_>) -> Option<Clock> {
+    let mut clock = from_spec(c);
+    let hint = c
+        .vmi
+        .status
+        .topology_hints
+        .as_ref()
+        .and_then(|hints| hints.tsc_frequency);
+    let hint = hint.and_then(|hint| u64::try_from(hint).ok());
+    if let Some(frequency) = hint.filter(|_| needs_tsc_frequency(c)) {
+        let timer = Timer {
+            name: "tsc".into(),
+            frequency: Some(frequency),
+            ..Timer::default()
+        };
+        clock.get_or_insert_default().timers.push(timer);
+    }
+    clock
+}
+
+/// Guests that rely on the time stamp counter must find it as fast wherever they go.
+fn needs_tsc_frequency(c: &Conversion<'_>) -> bool {
+    let domain = &c.vmi.spec.domain;
+    let invariant = domain
+        .cpu
+        .iter()
+        .flat_map(|cpu| &cpu.features)
+        .any(|feature| {
+            feature.name == "invtsc" && matches!(feature.policy.as_str(), "require" | "force")
+        });
+    let hyperv = domain
+        .features
+        .as_ref()
+        .and_then(|features| features.hyperv.as_ref());
+    let reenlightenment = hyperv.and_then(|hyperv| hyperv.reenlightenment.as_ref());
+    invariant || reenlightenment.is_some_and(|feature| feature.enabled != Some(false))
+}
+
+fn from_spec(c: &Conversion<'_>) -> Option<Clock> {
     let source = c.vmi.spec.domain.clock.as_ref()?;
     let mut clock = Clock::default();
     if let Some(utc) = &source.utc {

@@ -53,6 +53,34 @@ pub struct Context {
     /// Bound of the translation cache when emulating, in MiB.
     pub translation_cache_mib: Option<u32>,
     pub layout: Layout,
+    /// Do just what upstream does, even where its machine would not start. For comparing, not for running.
+    pub as_upstream: bool,
+}
+
+impl Context {
+    /// From upstream's test data for its converter: its layout, and its ways without our corrections. What stands under
+    /// `<arch>_extra` is for that architecture only.
+    pub fn upstream(data: &serde_json::Value, arch: Arch) -> Result<Self, serde_json::Error> {
+        let mut data = data.clone();
+        let extra = data.get(format!("{}_extra", arch.go_name())).cloned();
+        if let (Some(fields), Some(serde_json::Value::Object(extra))) =
+            (data.as_object_mut(), extra)
+        {
+            fields.extend(extra);
+        }
+        let layout = Layout::upstream();
+        Ok(Self {
+            arch,
+            layout,
+            as_upstream: true,
+            ..serde_json::from_value(data)?
+        })
+    }
+
+    /// The machine will be emulated, and what emulation lacks is to be left out.
+    pub(crate) fn adapts_to_emulation(&self) -> bool {
+        !self.hypervisor_device_available && !self.as_upstream
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -125,6 +153,10 @@ pub struct Layout {
     pub empty_disks: String,
     /// `<nvram>/<name>_VARS.fd`.
     pub nvram: String,
+    /// Images and kernel files that the context does not place itself.
+    pub container_disks: String,
+    /// `<ignition>/<namespace>/<name>/data.ign`.
+    pub ignition: String,
     /// Where the service account's token is mounted.
     pub service_account: String,
 }
@@ -139,6 +171,8 @@ impl Default for Layout {
             cloud_init: "/var/run/kubevirt-ephemeral-disks/cloud-init-data".into(),
             empty_disks: "/var/run/kubevirt-ephemeral-disks/empty-disks".into(),
             nvram: "/var/run/kubevirt-private/nvram".into(),
+            container_disks: "/var/run/kubevirt/container-disks".into(),
+            ignition: "/var/run/kubevirt-ephemeral-disks/ignition-data".into(),
             service_account: "/var/run/secrets/kubernetes.io/serviceaccount".into(),
         }
     }
@@ -151,6 +185,7 @@ impl Layout {
             cloud_init: "/var/run/libvirt/cloud-init-dir".into(),
             empty_disks: "/var/run/libvirt/empty-disks".into(),
             nvram: "/var/lib/libvirt/qemu/nvram".into(),
+            ignition: "/var/run/libvirt/ignition-dir".into(),
             ..Self::default()
         }
     }

@@ -89,7 +89,7 @@ fn mode(c: &Conversion<'_>, cpu: Option<&v1::CPU>) -> CpuMode {
     match cpu.map_or("", |cpu| cpu.model.as_str()) {
         "" | HOST_MODEL => CpuMode::HostModel,
         // libvirt refuses this without hardware virtualization; upstream's machine would not start.
-        HOST_PASSTHROUGH if !c.ctx.hypervisor_device_available => CpuMode::Maximum,
+        HOST_PASSTHROUGH if c.ctx.adapts_to_emulation() => CpuMode::Maximum,
         HOST_PASSTHROUGH => CpuMode::HostPassthrough,
         model => CpuMode::Custom(model.into()),
     }

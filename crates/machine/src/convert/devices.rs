@@ -4,11 +4,14 @@ use ferrovirt_api::names;
 
 use super::{Conversion, arch, disks};
 use crate::spec::{
-    Arch, Balloon, Channel, Controller, Devices, Graphics, Input, Rng, SerialConsole, Sound, Tpm,
-    Video, Vsock, Watchdog,
+    Arch, Balloon, Channel, Controller, Devices, Filesystem, Graphics, Input, Rng, SerialConsole,
+    Sound, Tpm, Video, Vsock, Watchdog,
 };
 
 const GUEST_AGENT_CHANNEL: &str = "org.qemu.guest_agent.0";
+const METRICS_CHANNEL: &str = "org.github.vhostmd.1";
+/// Where virtiofs daemons listen.
+const VIRTIOFS_SOCKETS: &str = "/var/run/kubevirt/virtiofs-containers";
 const USB_REDIRECTIONS: u32 = 4;
 const VIDEO_MEMORY_KIB: u32 = 16384;
 
@@ -17,11 +20,7 @@ pub(super) fn convert(c: &mut Conversion<'_>) -> Devices {
     let vmi = c.vmi;
     let source = &vmi.spec.domain.devices;
     Devices {
-        // The management daemon decides where the agent's socket lies.
-        channels: vec![Channel {
-            name: GUEST_AGENT_CHANNEL.into(),
-            path: None,
-        }],
+        channels: channels(c),
         panics: source
             .panic_devices
             .iter()
@@ -48,6 +47,15 @@ pub(super) fn convert(c: &mut Conversion<'_>) -> Devices {
                 .collect(),
             None => Vec::new(),
         },
+        filesystems: source
+            .filesystems
+            .iter()
+            .filter(|filesystem| filesystem.virtiofs.is_some())
+            .map(|filesystem| Filesystem {
+                tag: filesystem.name.clone(),
+                socket: format!("{VIRTIOFS_SOCKETS}/{}.sock", filesystem.name),
+            })
+            .collect(),
         sound: sound(c),
         tpm: tpm(c),
         vsock: vmi.status.vsockcid.map(|cid| Vsock {
@@ -56,6 +64,25 @@ pub(super) fn convert(c: &mut Conversion<'_>) -> Devices {
         }),
         ..Devices::default()
     }
+}
+
+fn channels(c: &Conversion<'_>) -> Vec<Channel> {
+    // The management daemon decides where the agent's socket lies.
+    let mut channels = vec![Channel {
+        name: GUEST_AGENT_CHANNEL.into(),
+        path: None,
+    }];
+    if c.vmi.spec.domain.devices.downward_metrics.is_some() {
+        let path = format!(
+            "{}/downwardmetrics-channel/downwardmetrics.sock",
+            c.ctx.layout.private
+        );
+        channels.push(Channel {
+            name: METRICS_CHANNEL.into(),
+            path: Some(path),
+        });
+    }
+    channels
 }
 
 fn controllers(c: &Conversion<'_>) -> Vec<Controller> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ferrovirt_api::v1;
 
-use super::{Conversion, arch, cpu, io_threads, pci, volumes};
+use super::{Conversion, arch, cpu, io_threads, pci, resource, volumes};
 use crate::spec::{
     Arch, BlockSize, CacheMode, Disk, DiskAddress, DiskBus, DiskDevice, DiskFormat, DiskSource,
     ErrorPolicy, IoMode, Tray,
@@ -45,6 +45,9 @@ pub(super) fn convert(c: &mut Conversion<'_>) -> Vec<Disk> {
                 format!("{field}.name"),
                 format!("there is no volume {:?}", source.name),
             ),
+        }
+        if source.cdrom.is_none() {
+            claim_size(c, &mut disk);
         }
         disk.block_size = block_size(c, &field, source);
         disk.error_policy = error_policy(c, &field, source);
@@ -110,7 +113,7 @@ fn device(
         disk.device = DiskDevice::Disk;
         disk.discard = discard;
         disk.read_only = target.readonly;
-        if target.readonly && bus == DiskBus::Sata {
+        if target.readonly && bus == DiskBus::Sata && !c.ctx.as_upstream {
             // libvirt would refuse the machine later, and less kindly.
             c.refuse(
                 format!("{field}.disk.readonly"),
@@ -224,6 +227,28 @@ fn block_size(c: &mut Conversion<'_>, field: &str, source: &v1::Disk) -> Option<
         physical: small(custom.physical),
         discard_granularity: custom.discard_granularity.map(small),
     })
+}
+
+/// What the volume's claim offers, as the VMI's status has it.
+fn claim_size(c: &Conversion<'_>, disk: &mut Disk) {
+    let status = c
+        .vmi
+        .status
+        .volume_status
+        .iter()
+        .find(|status| status.name == disk.name);
+    let Some(claim) = status.and_then(|status| status.persistent_volume_claim_info.as_ref()) else {
+        return;
+    };
+    disk.filesystem_overhead
+        .clone_from(&claim.filesystem_overhead);
+    let sizes = (
+        resource(&claim.capacity, "storage"),
+        resource(&claim.requests, "storage"),
+    );
+    if let (Some(capacity), Some(request)) = sizes {
+        disk.capacity = Some(capacity.min(request).as_bytes());
+    }
 }
 
 /// Hands out `vda`, `sda`, …; a disk that was named before keeps its name.

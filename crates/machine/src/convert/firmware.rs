@@ -82,7 +82,8 @@ fn boot(c: &mut Conversion<'_>, firmware: Option<&v1::Firmware>) -> Boot {
             use_serial: use_serial.filter(|serial| *serial),
         };
     };
-    let Some(configuration) = &c.ctx.efi_configuration else {
+    let ctx = c.ctx;
+    let Some(configuration) = &ctx.efi_configuration else {
         let wanted = if efi.secure_boot.unwrap_or(true) {
             "EFI firmware with secure boot"
         } else {
@@ -95,11 +96,26 @@ fn boot(c: &mut Conversion<'_>, firmware: Option<&v1::Firmware>) -> Boot {
         return Boot::default();
     };
     let name = c.vmi.metadata.name.as_deref().unwrap_or_default();
-    let nvram = format!("{}/{name}_VARS.fd", c.ctx.layout.nvram);
+    // Upstream keeps it elsewhere for machines that do not run as root.
+    let directory = match (c.ctx.as_upstream, c.vmi.status.runtime_user) {
+        (true, 1..) => format!("{}/libvirt/qemu/nvram", c.ctx.layout.private),
+        _ => c.ctx.layout.nvram.clone(),
+    };
+    let nvram = format!("{directory}/{name}_VARS.fd");
     if configuration.uses_firmware_auto_selection {
         let features = vec![("secure-boot".into(), true), ("enrolled-keys".into(), true)];
         let nvram = (c.ctx.arch != Arch::Aarch64).then_some(nvram);
         return Boot::EfiAuto { features, nvram };
+    }
+    let security = c.vmi.spec.domain.launch_security.as_ref();
+    if security.is_some_and(|security| security.snp.is_some() || security.tdx.is_some()) {
+        let (code, secure) = (configuration.efi_code.clone(), configuration.secure_loader);
+        return Boot::Efi {
+            code,
+            vars_template: String::new(),
+            nvram: String::new(),
+            secure,
+        };
     }
     let template = configuration.efi_vars.clone();
     if !template.is_empty() {
@@ -108,16 +124,11 @@ fn boot(c: &mut Conversion<'_>, firmware: Option<&v1::Firmware>) -> Boot {
             template: template.clone(),
         });
     }
-    let configuration = &c.ctx.efi_configuration;
-    let (code, secure) = configuration
-        .as_ref()
-        .map(|c| (c.efi_code.clone(), c.secure_loader))
-        .unwrap_or_default();
     Boot::Efi {
-        code,
+        code: configuration.efi_code.clone(),
         vars_template: template,
         nvram,
-        secure,
+        secure: configuration.secure_loader,
     }
 }
 
@@ -136,6 +147,16 @@ fn kernel(c: &mut Conversion<'_>, firmware: &v1::Firmware) -> Option<KernelBoot>
                 if !container.initrd_path.is_empty() {
                     kernel.initrd.clone_from(&files.initrd);
                 }
+            }
+            None if c.ctx.as_upstream => {
+                let place = |path: &str| match path.rsplit('/').next() {
+                    Some(base) if !path.is_empty() => {
+                        format!("{}/kernel-boot/{base}", c.ctx.layout.container_disks)
+                    }
+                    _ => String::new(),
+                };
+                kernel.kernel = place(&container.kernel_path);
+                kernel.initrd = place(&container.initrd_path);
             }
             None => c.refuse(
                 "spec.domain.firmware.kernelBoot.container",

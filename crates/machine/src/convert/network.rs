@@ -3,11 +3,17 @@
 use ferrovirt_api::v1::{self, values::interface_state};
 
 use super::{Conversion, arch, cpu, pci};
-use crate::spec::{Attachment, Interface};
+use crate::spec::{Attachment, Interface, PortForward};
 
 /// A tap device has no more queues than this.
 const MAX_QUEUES: u32 = 256;
 const TAP: &str = "tap";
+const PASST_LOG: &str = "/var/run/kubevirt/passt.log";
+const ISTIO_INJECTION: &str = "sidecar.istio.io/inject";
+/// Ports on which an Istio proxy listens.
+const ISTIO_PORTS: [u32; 10] = [
+    15000, 15001, 15004, 15006, 15008, 15009, 15020, 15021, 15053, 15090,
+];
 
 pub(super) fn convert(c: &mut Conversion<'_>) -> Vec<Interface> {
     let vmi = c.vmi;
@@ -79,11 +85,8 @@ fn interface(c: &mut Conversion<'_>, field: &str, source: &v1::Interface) -> Opt
         }
     }
     if source.passt_binding.is_some() {
-        c.refuse(
-            format!("{field}.passtBinding"),
-            "this binding is not supported",
-        );
-        return None;
+        interface.attachment = passt(c, field, source)?;
+        return Some(interface);
     }
     if source.slirp.is_some() || source.macvtap.is_some() || source.passt.is_some() {
         c.refuse(
@@ -100,6 +103,62 @@ fn interface(c: &mut Conversion<'_>, field: &str, source: &v1::Interface) -> Opt
         arch::has_rom_tuning(c.ctx.arch) && (source.boot_order.is_none() || c.uses_iommu());
     interface.link_down = source.state == interface_state::DOWN;
     Some(interface)
+}
+
+/// passt forwards the named ports, or all if none is named; those of an Istio proxy stay in the pod.
+fn passt(c: &mut Conversion<'_>, field: &str, source: &v1::Interface) -> Option<Attachment> {
+    let vmi = c.vmi;
+    let status = vmi
+        .status
+        .interfaces
+        .iter()
+        .find(|status| status.name == source.name);
+    let device = status
+        .map(|status| status.pod_interface_name.clone())
+        .unwrap_or_default();
+    if device.is_empty() {
+        c.refuse(
+            field,
+            "the status does not say which interface of the pod this is",
+        );
+        return None;
+    }
+    let ports = |protocol: &str| -> Vec<u32> {
+        let named = source.ports.iter().filter(|port| {
+            port.protocol.eq_ignore_ascii_case(protocol)
+                || (port.protocol.is_empty() && protocol == "tcp")
+        });
+        named
+            .filter_map(|port| u32::try_from(port.port).ok())
+            .collect()
+    };
+    let annotations = vmi.metadata.annotations.as_ref();
+    let injected = annotations.and_then(|annotations| annotations.get(ISTIO_INJECTION));
+    let excluded = match injected {
+        Some(value) if value.eq_ignore_ascii_case("true") => ISTIO_PORTS.to_vec(),
+        _ => Vec::new(),
+    };
+    let tcp = PortForward {
+        protocol: "tcp".into(),
+        ports: ports("tcp"),
+        excluded,
+    };
+    let udp = PortForward {
+        protocol: "udp".into(),
+        ports: ports("udp"),
+        excluded: Vec::new(),
+    };
+    let mut forwards = vec![tcp, udp];
+    let says_something =
+        |forward: &PortForward| !forward.ports.is_empty() || !forward.excluded.is_empty();
+    if forwards.iter().any(says_something) {
+        forwards.retain(says_something);
+    }
+    Some(Attachment::Passt {
+        device,
+        log_file: Some(PASST_LOG.into()),
+        forwards,
+    })
 }
 
 fn queues(c: &Conversion<'_>) -> Option<u32> {

@@ -20,6 +20,8 @@ pub(super) fn convert(c: &Conversion<'_>) -> Features {
             ..Hyperv::default()
         }),
     };
+    // QEMU does not start an emulated machine with them: they are KVM's.
+    let hyperv = hyperv.filter(|_| !c.ctx.adapts_to_emulation());
     Features {
         acpi: on(source.acpi.enabled),
         apic: source.apic.as_ref().is_some_and(|apic| on(apic.enabled)),

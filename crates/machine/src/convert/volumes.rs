@@ -2,7 +2,7 @@
 
 use ferrovirt_api::{Quantity, v1};
 
-use super::{Conversion, cloud_init};
+use super::{ContainerDisk, Conversion, cloud_init};
 use crate::spec::{BackingStore, Disk, DiskDevice, DiskFormat, DiskSource, Preparation};
 
 /// Label of volumes made from configMaps, secrets and the like, unless they ask for another.
@@ -23,7 +23,7 @@ pub(super) fn attach(c: &mut Conversion<'_>, position: usize, disk: &mut Disk) {
 
     if volume.container_disk.is_some() {
         not_a_lun(c, &field, disk);
-        container_disk(c, &field, name, disk);
+        container_disk(c, &field, position, name, disk);
     } else if volume.cloud_init_no_cloud.is_some() || volume.cloud_init_config_drive.is_some() {
         not_a_lun(c, &field, disk);
         disk.source = file(cloud_init::prepare(c, &field, volume));
@@ -97,6 +97,13 @@ pub(super) fn attach(c: &mut Conversion<'_>, position: usize, disk: &mut Disk) {
         );
         let dir = layout.service_account.clone();
         content(c, disk, dir, path, "");
+    } else if volume.downward_metrics.is_some() {
+        disk.source = file(format!("{}/downwardapi-disks/vhostmd0", layout.private));
+        disk.read_only = true;
+        disk.discard = false;
+        disk.model = Some(c.virtio_model().into());
+        disk.cache = None;
+        disk.io = None;
     } else {
         c.refuse(
             field,
@@ -105,8 +112,19 @@ pub(super) fn attach(c: &mut Conversion<'_>, position: usize, disk: &mut Disk) {
     }
 }
 
-fn container_disk(c: &mut Conversion<'_>, field: &str, name: &str, disk: &mut Disk) {
-    let Some(image) = c.ctx.container_disks.get(name).cloned() else {
+fn container_disk(
+    c: &mut Conversion<'_>,
+    field: &str,
+    position: usize,
+    name: &str,
+    disk: &mut Disk,
+) {
+    let found = c.ctx.disks_info.get(name).map(|info| ContainerDisk {
+        path: format!("{}/disk_{position}.img", c.ctx.layout.container_disks),
+        format: info.format,
+        size: None,
+    });
+    let Some(image) = c.ctx.container_disks.get(name).cloned().or(found) else {
         c.refuse(
             format!("{field}.containerDisk"),
             format!("the image of volume {name:?} is not there"),

@@ -53,6 +53,12 @@ pub struct Disk {
     /// Socket of the helper that answers persistent reservations.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reservations: Option<String>,
+    /// Share of the volume that its file system keeps for itself, as a decimal fraction.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filesystem_overhead: Option<String>,
+    /// Size of the volume behind the disk in bytes, the room a growing disk has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<u64>,
     /// Put virtio behind the IOMMU (encrypted guests).
     pub iommu: bool,
 }

@@ -37,7 +37,7 @@ pub enum Boot {
         /// What a fresh variable store is copied from.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         vars_template: String,
-        /// The machine's own variable store.
+        /// The machine's own variable store. Empty for encrypted guests, whose firmware is measured and keeps nothing.
         nvram: String,
         secure: bool,
     },

@@ -162,7 +162,7 @@ fn interface(interface: &Interface) -> Element {
                 .map(|port| range(port).attr("exclude", "yes"));
             element("portForward")
                 .attr("proto", &forward.protocol)
-                .children(included.chain(excluded))
+                .children(excluded.chain(included))
         }));
     }
     out

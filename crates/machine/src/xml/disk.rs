@@ -59,6 +59,12 @@ pub(super) fn disk(disk: &Disk) -> Element {
             .attr("physical_block_size", size.physical)
             .attr_some("discard_granularity", size.discard_granularity)
     }));
+    out.push_all(
+        disk.filesystem_overhead
+            .as_ref()
+            .map(|share| element("filesystemOverhead").text(share)),
+    );
+    out.push_all(disk.capacity.map(|bytes| element("capacity").text(bytes)));
     out.push_all(disk.shareable.then(|| element("shareable")));
     out
 }
@@ -66,7 +72,7 @@ pub(super) fn disk(disk: &Disk) -> Element {
 pub(super) fn filesystem(filesystem: &Filesystem) -> Element {
     element("filesystem")
         .attr("type", "mount")
-        .attr("accessMode", "")
+        .attr("accessMode", "passthrough")
         .child(
             element("source")
                 .attr("dir", "")

@@ -1,0 +1,166 @@
+//! What cannot be done is refused with its field, all of it at once, and what emulation lacks is left out.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use ferrovirt_api::v1::VirtualMachineInstance;
+use ferrovirt_machine::{
+    convert::{Context, FieldError, machine_spec},
+    defaults,
+    spec::{Acceleration, Arch, Boot, CpuMode, MachineSpec},
+    xml::domain_xml,
+};
+use serde_json::{Value, json};
+
+fn convert(spec: Value, context: Value) -> Result<MachineSpec, Vec<FieldError>> {
+    let metadata = json!({"name": "a", "namespace": "b", "uid": "c"});
+    let object = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": metadata, "spec": spec});
+    let mut vmi: VirtualMachineInstance = serde_json::from_value(object).unwrap();
+    let context: Context = serde_json::from_value(context).unwrap();
+    defaults::apply(&mut vmi, context.arch);
+    machine_spec(&vmi, &context)
+}
+
+/// Checks that exactly these fields are refused.
+fn refused(spec: Value, context: Value, expected: &[&str]) {
+    let errors = convert(spec, context).err().unwrap_or_default();
+    let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
+    assert_eq!(fields, expected, "{errors:?}");
+}
+
+#[test]
+fn every_problem_is_named() {
+    let kvm = json!({"hypervisorDeviceAvailable": true});
+    refused(
+        json!({
+            "domain": {
+                "devices": {
+                    "disks": [
+                        {"name": "lost", "disk": {"bus": "virtio"}},
+                        {"name": "image", "disk": {"bus": "floppy"}},
+                        {"name": "seed", "disk": {"bus": "sata", "readonly": true}, "cache": "warm", "errorPolicy": "cry"}
+                    ],
+                    "interfaces": [{"name": "nowhere", "bridge": {}}],
+                    "inputs": [{"name": "i", "type": "mouse", "bus": "ps2"}],
+                    "sound": {"name": "s", "model": "gramophone"}
+                }
+            },
+            "networks": [],
+            "volumes": [
+                {"name": "image", "containerDisk": {"image": "x"}},
+                {"name": "seed", "cloudInitNoCloud": {}},
+                {"name": "other", "containerDisk": {"image": "x"}}
+            ]
+        }),
+        kvm,
+        &[
+            "spec.domain.memory.guest",
+            "spec.domain.devices.interfaces[0].name",
+            "spec.domain.devices.disks[0].name",
+            "spec.domain.devices.disks[1].bus",
+            "spec.domain.devices.disks[2].cache",
+            "spec.domain.devices.disks[2].disk.readonly",
+            "spec.volumes[1].cloudInitNoCloud",
+            "spec.domain.devices.disks[2].errorPolicy",
+            "spec.volumes[2].containerDisk",
+            "spec.domain.devices.inputs[0].bus",
+            "spec.domain.devices.inputs[0].type",
+            "spec.domain.devices.sound.model",
+        ],
+    );
+}
+
+#[test]
+fn emulation_needs_permission() {
+    let spec = json!({"domain": {"memory": {"guest": "64Mi"}, "devices": {"autoattachPodInterface": false}}});
+    refused(spec.clone(), json!({}), &["spec.hypervisor"]);
+    let machine = convert(
+        spec,
+        json!({"allowEmulation": true, "translationCacheMib": 32}),
+    )
+    .unwrap();
+    assert_eq!(machine.acceleration, Acceleration::Emulation);
+    assert_eq!(machine.translation_cache_mib, Some(32));
+}
+
+#[test]
+fn what_only_hardware_has_is_left_out_of_an_emulated_machine() {
+    let spec = json!({
+        "domain": {
+            "cpu": {"model": "host-passthrough"},
+            "memory": {"guest": "64Mi"},
+            "features": {"hyperv": {"synictimer": {}}},
+            "devices": {"autoattachPodInterface": false}
+        }
+    });
+    let emulated = convert(spec.clone(), json!({"allowEmulation": true})).unwrap();
+    assert_eq!(emulated.cpu.mode, CpuMode::Maximum);
+    assert!(!domain_xml(&emulated).contains("hyperv"));
+
+    let real = convert(spec, json!({"hypervisorDeviceAvailable": true})).unwrap();
+    assert_eq!(real.cpu.mode, CpuMode::HostPassthrough);
+    let hyperv = real.features.unwrap().hyperv.unwrap();
+    assert_eq!(
+        (hyperv.synic, hyperv.vpindex),
+        (Some(true), Some(true)),
+        "dependencies are switched on"
+    );
+}
+
+#[test]
+fn fractions_of_bytes_and_equal_maxima() {
+    let memory = |memory: Value| {
+        let spec =
+            json!({"domain": {"memory": memory, "devices": {"autoattachPodInterface": false}}});
+        convert(spec, json!({"hypervisorDeviceAvailable": true}))
+            .unwrap()
+            .memory
+    };
+    assert_eq!(memory(json!({"guest": "1.5Gi"})).bytes, 1_610_612_736);
+    assert_eq!(memory(json!({"guest": "1000000500m"})).bytes, 1_000_000);
+    assert_eq!(
+        memory(json!({"guest": "1Gi", "maxGuest": "1024Mi"})).max,
+        None
+    );
+    assert_eq!(
+        memory(json!({"guest": "1Gi", "maxGuest": "4Gi"}))
+            .max
+            .unwrap()
+            .bytes,
+        4 << 30
+    );
+}
+
+#[test]
+fn architectures_have_their_own_defaults() {
+    let machine = |arch: &str| {
+        let spec = json!({
+            "domain": {
+                "memory": {"guest": "64Mi"},
+                "devices": {"autoattachPodInterface": false, "disks": [{"name": "d"}]}
+            },
+            "volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "c"}}]
+        });
+        let efi = json!({"efiCode": "/code", "efiVars": "/vars"});
+        convert(
+            spec,
+            json!({"arch": arch, "hypervisorDeviceAvailable": true, "efiConfiguration": efi}),
+        )
+        .unwrap()
+    };
+    for (arch, machine_type, target, is_efi, mode) in [
+        ("amd64", "q35", "sda", false, CpuMode::HostModel),
+        ("arm64", "virt", "vda", true, CpuMode::HostPassthrough),
+        ("s390x", "s390-ccw-virtio", "vda", false, CpuMode::HostModel),
+    ] {
+        let machine = machine(arch);
+        assert_eq!(machine.arch, Arch::parse(arch).unwrap());
+        assert_eq!(machine.firmware.machine_type, machine_type);
+        assert_eq!(machine.devices.disks[0].target, target);
+        assert_eq!(
+            matches!(machine.firmware.boot, Boot::Efi { .. }),
+            is_efi,
+            "{arch}"
+        );
+        assert_eq!(machine.cpu.mode, mode);
+    }
+}
