@@ -55,8 +55,10 @@ main() {
     work=$(mktemp -d "$base/guest-work.XXXXXX")
     trap 'rm -rf "$work"' EXIT
 
+    choose_packages
+    fetch_packages &
     build_init
-    fetch_packages
+    wait $! || exit 1
     unpack
     make_root
     make_initrd
@@ -80,15 +82,19 @@ build_init() {
     guest_init=$target/x86_64-unknown-linux-gnu/release/guest-init
 }
 
-fetch_packages() {
-    local kernel name missing=()
+choose_packages() {
+    local kernel
     kernel=$(apt-cache depends --important "$KERNEL_META" 2>/dev/null | awk '/Depends: linux-image-/ {print $2; exit}')
     [ -n "$kernel" ] || die "apt knows no $KERNEL_META; run apt-get update"
     packages="$kernel $GUEST_PACKAGES $TOOL_PACKAGES"
+}
+
+fetch_packages() {
+    local name missing=()
     for name in $packages; do
         compgen -G "$debs/${name}_*.deb" >/dev/null || missing+=("$name")
     done
-    [ ${#missing[@]} -eq 0 ] && return
+    [ ${#missing[@]} -gt 0 ] || return 0
     say "downloading ${missing[*]}"
     (cd "$debs" && apt-get -qq -o APT::Sandbox::User=root download "${missing[@]}") || die "download failed; run apt-get update"
 }
@@ -219,18 +225,19 @@ make_initrd() {
     mkdir -p "$dir"/{dev,proc,sys}
     cp "$guest_init" "$dir/init"
     copy_modules "$dir/lib/modules/flat" $DISK_MODULES
-    find "$dir" -exec touch -h -d @0 {} +
+    find "$dir" -exec touch -h -d @315532800 {} +
     # Not compressed: unpacking costs more than reading.
     (cd "$dir" && find . | LC_ALL=C sort | cpio --quiet -o -H newc -R 0:0 --reproducible) >"$work/initrd.img"
 }
 
 make_disk() {
     say "making the disk"
-    local disk=$work/disk.raw fat=$work/boot.img tools=$work/pkg/usr/bin sys=$work/pkg/usr/lib as_root=()
+    local disk=$work/disk.raw fat=$work/boot.img ext=$work/root.img inode inodes tools=$work/pkg/usr/bin sys=$work/pkg/usr/lib as_root=()
     local boot_sectors=$((BOOT_MIB * 2048)) root_sectors=$((ROOT_MIB * 2048))
 
     truncate -s "${BOOT_MIB}M" "$fat"
-    export MTOOLS_SKIP_CHECK=1 SOURCE_DATE_EPOCH=0
+    # Fixed clocks: the same inputs give the same image, and so the same digest.
+    export MTOOLS_SKIP_CHECK=1 SOURCE_DATE_EPOCH=315532800 E2FSPROGS_FAKE_TIME=315532800
     "$tools/mformat" -i "$fat" -T "$boot_sectors" -h 64 -s 32 -H 2048 -c 4 -N 46455252 -v BOOT ::
     cat >"$work/syslinux.cfg" <<CFG
 DEFAULT guest
@@ -247,14 +254,21 @@ CFG
     PATH=$tools:$PATH "$tools/syslinux" --install "$fat"
 
     truncate -s "$((BOOT_MIB + ROOT_MIB + 1))M" "$disk"
-    find "$root" -exec touch -h -d @0 {} +
+    truncate -s "${ROOT_MIB}M" "$ext"
+    find "$root" -exec touch -h -d @315532800 {} +
     # As any user: in a user namespace of our own, our files belong to root, as they should on the disk.
     [ "$(id -u)" = 0 ] || as_root=(unshare --map-root-user)
     # Few features: what is not used need not be checked at mount. A journal, because guests get killed.
     "${as_root[@]}" mke2fs -q -F -t ext4 -L ferrovirt-root -U 46455252-4f56-4952-5447-554553540000 -b 4096 -m 0 -N 4096 \
         -O none,has_journal,extent,filetype,sparse_super,dir_index,large_file,extra_isize,dir_nlink -J size=4 \
-        -E "offset=$(((BOOT_MIB + 1) * 1048576)),lazy_itable_init=0,lazy_journal_init=0,hash_seed=46455252-4f56-4952-5447-554553540001,root_owner=0:0" \
-        -d "$root" "$disk" "${ROOT_MIB}M"
+        -E "lazy_itable_init=0,lazy_journal_init=0,hash_seed=46455252-4f56-4952-5447-554553540001,root_owner=0:0" \
+        -d "$root" "$ext" "${ROOT_MIB}M"
+    # mke2fs copies the change times of the files, which nothing else can set.
+    inodes=$(find "$root" | wc -l)
+    for inode in 2 $(seq 11 $((inodes + 11))); do
+        printf 'set_inode_field <%s> ctime @315532800\nset_inode_field <%s> ctime_extra 0\n' "$inode" "$inode"
+    done | debugfs -w -f /dev/stdin "$ext" >/dev/null 2>&1
+    dd if="$ext" of="$disk" bs=1M seek=$((BOOT_MIB + 1)) conv=notrunc,sparse status=none
     dd if="$fat" of="$disk" bs=1M seek=1 conv=notrunc,sparse status=none
     dd if="$sys/syslinux/mbr/mbr.bin" of="$disk" bs=440 count=1 conv=notrunc status=none
     # The partition table: boot (FAT16, active) from 1 MiB on, then the root (Linux).

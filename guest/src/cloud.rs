@@ -469,4 +469,22 @@ mod tests {
             ("ConfigDrive", "u", Some("c"))
         );
     }
+
+    #[test]
+    fn the_example_lets_people_log_in() {
+        let vm = yaml(include_str!("../../examples/demo.yaml")).unwrap();
+        let volume = &vm["spec"]["template"]["spec"]["volumes"][1];
+        let text = volume["cloudInitNoCloud"]["userData"].as_str().unwrap();
+        let UserData::Config(config) = parse_user_data(text).unwrap() else {
+            panic!("{text}")
+        };
+        assert_eq!(config.hostname.as_deref(), Some("demo"));
+        let users: Vec<_> = config
+            .users
+            .iter()
+            .map(|u| (u.name.as_str(), u.password.as_deref()))
+            .collect();
+        assert_eq!(users, [("demo", Some("ferrovirt"))]);
+        assert_eq!(config.ignored, [""; 0]);
+    }
 }
