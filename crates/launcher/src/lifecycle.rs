@@ -294,9 +294,9 @@ impl Lifecycle {
             shutdown.ask = now + ASK_AGAIN;
         }
         match self.state.pause_reason {
-            // A guest whose CPUs stand still cannot react to the power button.
-            Some(PauseReason::User | PauseReason::Starting) => Action::ShutdownPaused,
-            _ => Action::Shutdown,
+            // A guest whose CPUs stand still cannot react. After a disk error this is its last chance to write, too.
+            Some(_) => Action::ShutdownPaused,
+            None => Action::Shutdown,
         }
     }
 

@@ -55,13 +55,13 @@ enum Command {
 #[derive(Args)]
 struct Libvirt {
     /// Hypervisor of this launcher
-    #[arg(long, default_value = "qemu-kvm", value_parser = find_runtime)]
+    #[arg(long, env = "FERROVIRT_HYPERVISOR", default_value = "qemu-kvm", value_parser = find_runtime)]
     hypervisor: &'static dyn LibvirtRuntime,
     /// Directory of libvirt's sockets, state and caches
     #[arg(long, default_value = "/var/run/libvirt")]
     libvirt_dir: PathBuf,
-    /// Directory that `probe --out` made
-    #[arg(long)]
+    /// Directory that `probe --out` made; it need not exist
+    #[arg(long, env = "FERROVIRT_CAPABILITIES_CACHE")]
     capabilities_cache: Option<PathBuf>,
 }
 

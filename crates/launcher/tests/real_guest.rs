@@ -37,6 +37,11 @@ exec setpriv --reuid 107 --regid 107 --clear-groups --inh-caps=-all \
 const POWER_OFF: [u8; 11] = [
     0xba, 0x04, 0x06, 0xb8, 0x00, 0x20, 0xef, 0xf4, 0xeb, 0xfd, 0x90,
 ];
+/// A boot sector that waits for the power button (enable register 0x602, status register 0x600, bit 8), then powers off.
+const POWER_BUTTON: [u8; 27] = [
+    0xfa, 0xba, 0x02, 0x06, 0xb8, 0x00, 0x01, 0xef, 0xba, 0x00, 0x06, 0xed, 0xf6, 0xc4, 0x01, 0x74,
+    0xfa, 0xba, 0x04, 0x06, 0xb8, 0x00, 0x20, 0xef, 0xf4, 0xeb, 0xfd,
+];
 /// A boot sector that halts.
 const HALT: [u8; 3] = [0xf4, 0xeb, 0xfd];
 
@@ -510,4 +515,38 @@ async fn a_hung_daemon_does_not_keep_a_machine_alive() {
         .await;
     client.ask_ok(json!({"type": "release"})).await;
     launcher.exit_code().await;
+}
+
+#[tokio::test]
+async fn a_guest_hears_the_power_button() {
+    if !possible() {
+        return;
+    }
+    for paused in [false, true] {
+        let launcher = Launcher::start();
+        let mut client = launcher.subscribed().await;
+        let mut spec = launcher.spec(&POWER_BUTTON);
+        spec["startPaused"] = paused.into();
+        client.ask_ok(json!({"type": "sync", "spec": spec})).await;
+        let up = if paused {
+            MachinePhase::Paused
+        } else {
+            MachinePhase::Running
+        };
+        client.state(|state| state.phase == up).await;
+        // The firmware does not listen yet: the launcher has to ask more than once.
+        client
+            .ask_ok(json!({"type": "shutdown", "graceSeconds": 50}))
+            .await;
+        let state = client
+            .state(|state| state.phase == MachinePhase::Stopped)
+            .await;
+        assert_eq!(
+            state.stop_reason,
+            Some(StopReason::GuestShutdown),
+            "{state:?}"
+        );
+        client.ask_ok(json!({"type": "release"})).await;
+        assert_eq!(launcher.exit_code().await, 0);
+    }
 }

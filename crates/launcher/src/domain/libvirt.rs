@@ -101,8 +101,9 @@ impl LibvirtBackend {
         match action {
             Action::Shutdown => domain.shutdown(ShutdownMode::Acpi).await?,
             Action::ShutdownPaused => {
-                domain.shutdown(ShutdownMode::Acpi).await?;
+                // In this order: libvirt refuses to press the button of a domain that stands still.
                 domain.resume().await?;
+                domain.shutdown(ShutdownMode::Acpi).await?;
             }
             Action::Destroy => match domain.destroy().await {
                 // It ended between the decision and now.

@@ -37,7 +37,7 @@ pub struct Started {
 pub enum Action {
     /// Press the power button.
     Shutdown,
-    /// Press the power button and let the CPUs run.
+    /// Let the CPUs run, then press the power button.
     ShutdownPaused,
     Destroy,
     Suspend,

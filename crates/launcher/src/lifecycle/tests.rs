@@ -177,7 +177,10 @@ fn pausing() {
                 In::Event(DomainEvent::Suspended(PauseReason::IoError)),
                 "Paused/IoError -",
             ),
-            (shutdown(5), "ShuttingDown/IoError background Shutdown"),
+            (
+                shutdown(5),
+                "ShuttingDown/IoError background ShutdownPaused",
+            ),
         ],
     ));
     check(vec![
