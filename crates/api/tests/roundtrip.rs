@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use ferrovirt_api::v1::{
-    VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration,
+    KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration,
     VirtualMachineInstanceReplicaSet,
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -101,4 +101,38 @@ fn null_is_the_zero_value_and_a_wrong_kind_is_refused() {
             .contains("expected kubevirt.io/v1 VirtualMachine, found kubevirt.io/v1 Pod"),
         "{error}"
     );
+}
+
+#[test]
+fn configuration_that_this_build_does_not_know_is_kept() {
+    let input = serde_json::json!({
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "KubeVirt",
+        "metadata": {"name": "kubevirt", "namespace": "kubevirt"},
+        "spec": {
+            "configuration": {
+                "cpuModel": "Nehalem",
+                "fromTheFuture": {"a": [1, 2]},
+                "smbios": {"manufacturer": "Acme"},
+                "network": {"defaultNetworkInterface": "masquerade"},
+                "hypervisors": [{"name": "kvm"}],
+                "developerConfiguration": {
+                    "useEmulation": true,
+                    "cpuAllocationRatio": 4,
+                    "featureGates": ["HostDisk"],
+                    "newKnob": 7,
+                },
+            },
+        },
+    });
+    let typed: KubeVirt = serde_json::from_value(input.clone()).unwrap();
+    let developer = typed
+        .spec
+        .configuration
+        .developer_configuration
+        .as_ref()
+        .unwrap();
+    assert!(developer.use_emulation);
+    assert_eq!(developer.other["newKnob"], 7);
+    check::<KubeVirt>("configuration", &input);
 }
