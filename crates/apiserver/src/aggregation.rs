@@ -27,9 +27,12 @@ pub struct Route {
     pub version_priority: i64,
 }
 
+/// By group and version.
+type Routes = HashMap<(String, String), Route>;
+
 #[derive(Debug, Default)]
 pub struct Aggregation {
-    routes: RwLock<Option<Arc<HashMap<(String, String), Route>>>>,
+    routes: RwLock<Option<Arc<Routes>>>,
 }
 
 impl Aggregation {
@@ -38,25 +41,41 @@ impl Aggregation {
     }
 
     pub fn find(&self, server: &Server, group: &str, version: &str) -> Option<Route> {
-        self.load(server).get(&(group.to_owned(), version.to_owned())).cloned()
+        self.load(server)
+            .get(&(group.to_owned(), version.to_owned()))
+            .cloned()
     }
 
     /// All delegated group versions, most preferred first.
     pub fn routes(&self, server: &Server) -> Vec<Route> {
         let mut routes: Vec<Route> = self.load(server).values().cloned().collect();
-        routes.sort_by(|a, b| (b.group_priority, &a.group, b.version_priority).cmp(&(a.group_priority, &b.group, a.version_priority)));
+        routes.sort_by(|a, b| {
+            (b.group_priority, &a.group, b.version_priority).cmp(&(
+                a.group_priority,
+                &b.group,
+                a.version_priority,
+            ))
+        });
         routes
     }
 
-    fn load(&self, server: &Server) -> Arc<HashMap<(String, String), Route>> {
+    fn load(&self, server: &Server) -> Arc<Routes> {
         if let Some(routes) = &*self.routes.read().unwrap_or_else(PoisonError::into_inner) {
             return routes.clone();
         }
         let mut slot = self.routes.write().unwrap_or_else(PoisonError::into_inner);
         slot.get_or_insert_with(|| {
             let list = server.store.list(STORAGE, None);
-            let routes = list.items.iter().filter_map(|e| parse(e).ok()).filter_map(|o| route(&o));
-            Arc::new(routes.map(|r| ((r.group.clone(), r.version.clone()), r)).collect())
+            let routes = list
+                .items
+                .iter()
+                .filter_map(|e| parse(e).ok())
+                .filter_map(|o| route(&o));
+            Arc::new(
+                routes
+                    .map(|r| ((r.group.clone(), r.version.clone()), r))
+                    .collect(),
+            )
         })
         .clone()
     }
@@ -64,13 +83,38 @@ impl Aggregation {
     /// `Available`, as far as this process can know it.
     pub fn set_condition(&self, server: &Server, api_service: &mut Value) {
         match route(api_service) {
-            None => object::set_condition(api_service, "Available", "True", "Local", "Local APIServices are always available"),
-            Some(route) if server.in_process(&route.namespace, &route.service).is_some() => {
-                object::set_condition(api_service, "Available", "True", "Passed", "all checks passed");
+            None => object::set_condition(
+                api_service,
+                "Available",
+                "True",
+                "Local",
+                "Local APIServices are always available",
+            ),
+            Some(route)
+                if server
+                    .in_process(&route.namespace, &route.service)
+                    .is_some() =>
+            {
+                object::set_condition(
+                    api_service,
+                    "Available",
+                    "True",
+                    "Passed",
+                    "all checks passed",
+                );
             }
             Some(route) => {
-                let message = format!("service/{} in \"{}\" is not present", route.service, route.namespace);
-                object::set_condition(api_service, "Available", "False", "ServiceNotFound", &message);
+                let message = format!(
+                    "service/{} in \"{}\" is not present",
+                    route.service, route.namespace
+                );
+                object::set_condition(
+                    api_service,
+                    "Available",
+                    "False",
+                    "ServiceNotFound",
+                    &message,
+                );
             }
         }
     }
@@ -90,9 +134,16 @@ fn route(api_service: &Value) -> Option<Route> {
 }
 
 /// Hands a request to the handler that serves its group version.
-pub fn forward(server: &Server, route: &Route, user: User, mut request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
+pub fn forward(
+    server: &Server,
+    route: &Route,
+    user: User,
+    mut request: Request<Body>,
+) -> BoxFuture<'static, Response<Body>> {
     let Some(handler) = server.in_process(&route.namespace, &route.service) else {
-        return Box::pin(std::future::ready(body::error(&ApiError::unavailable("service unavailable"))));
+        return Box::pin(std::future::ready(body::error(&ApiError::unavailable(
+            "service unavailable",
+        ))));
     };
     request.extensions_mut().insert(user);
     handler(request)

@@ -68,12 +68,20 @@ impl User {
     pub(crate) fn from_json(spec: &serde_json::Value, name_field: &str) -> Self {
         let strings = |v: &serde_json::Value| -> Vec<String> {
             v.as_array()
-                .map(|items| items.iter().filter_map(|s| s.as_str().map(str::to_owned)).collect())
+                .map(|items| {
+                    items
+                        .iter()
+                        .filter_map(|s| s.as_str().map(str::to_owned))
+                        .collect()
+                })
                 .unwrap_or_default()
         };
         Self {
             name: spec[name_field].as_str().unwrap_or_default().to_owned(),
-            uid: spec["uid"].as_str().filter(|u| !u.is_empty()).map(str::to_owned),
+            uid: spec["uid"]
+                .as_str()
+                .filter(|u| !u.is_empty())
+                .map(str::to_owned),
             groups: strings(&spec["groups"]),
             extra: spec["extra"]
                 .as_object()
@@ -92,5 +100,12 @@ pub(crate) fn from_certificate(der: &[u8]) -> Option<User> {
         .iter_organization()
         .filter_map(|o| o.as_str().ok().map(str::to_owned))
         .collect();
-    Some(User { name, groups, ..User::default() }.authenticated())
+    Some(
+        User {
+            name,
+            groups,
+            ..User::default()
+        }
+        .authenticated(),
+    )
 }

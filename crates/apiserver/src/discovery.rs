@@ -18,12 +18,24 @@ struct GroupVersions {
 }
 
 /// Answers `/api`, `/apis` and what is below them down to a version. None: not a discovery path.
-pub async fn handle(server: &Server, user: &User, path: &str, headers: &HeaderMap) -> Option<Result<Response<Body>, ApiError>> {
+pub async fn handle(
+    server: &Server,
+    user: &User,
+    path: &str,
+    headers: &HeaderMap,
+) -> Option<Result<Response<Body>, ApiError>> {
     let root = path.trim_matches('/');
     if matches!(root, "api" | "apis")
         && let Some(version) = aggregated_version(headers)
     {
-        return Some(Ok(aggregated(server, user, root == "api", version, headers).await));
+        return Some(Ok(aggregated(
+            server,
+            user,
+            root == "api",
+            version,
+            headers,
+        )
+        .await));
     }
     plain(server, path, headers)
 }
@@ -31,25 +43,39 @@ pub async fn handle(server: &Server, user: &User, path: &str, headers: &HeaderMa
 /// The version of aggregated discovery that the client prefers, if it knows it at all.
 fn aggregated_version(headers: &HeaderMap) -> Option<&'static str> {
     ["v2", "v2beta1"].into_iter().find(|version| {
-        let wanted = [("as", "APIGroupDiscoveryList"), ("g", "apidiscovery.k8s.io"), ("v", *version)];
+        let wanted = [
+            ("as", "APIGroupDiscoveryList"),
+            ("g", "apidiscovery.k8s.io"),
+            ("v", *version),
+        ];
         negotiate::wants(headers, "application/json", &wanted)
     })
 }
 
-fn plain(server: &Server, path: &str, headers: &HeaderMap) -> Option<Result<Response<Body>, ApiError>> {
+fn plain(
+    server: &Server,
+    path: &str,
+    headers: &HeaderMap,
+) -> Option<Result<Response<Body>, ApiError>> {
     let parts: Vec<&str> = path.split('/').filter(|p| !p.is_empty()).collect();
     let document = match parts.as_slice() {
         ["api"] => {
             json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": ""}]})
         }
         ["apis"] => {
-            let groups: Vec<Value> = groups(server).iter().filter(|g| !g.group.is_empty()).map(group_document).collect();
+            let groups: Vec<Value> = groups(server)
+                .iter()
+                .filter(|g| !g.group.is_empty())
+                .map(group_document)
+                .collect();
             json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
         }
         ["api", "v1"] => resource_list(&server.registry.snapshot(), "", "v1"),
         ["apis", group] => {
             let all = groups(server);
-            let Some(found) = all.iter().find(|g| g.group == *group) else { return Some(Err(ApiError::no_route())) };
+            let Some(found) = all.iter().find(|g| g.group == *group) else {
+                return Some(Err(ApiError::no_route()));
+            };
             let mut document = group_document(found);
             document["kind"] = "APIGroup".into();
             document["apiVersion"] = "v1".into();
@@ -85,7 +111,10 @@ fn groups(server: &Server) -> Vec<GroupVersions> {
                 Some(slot) => slot.1 = Some(route),
                 None => group.versions.push((route.version.clone(), Some(route))),
             },
-            None => all.push(GroupVersions { group: route.group.clone(), versions: vec![(route.version.clone(), Some(route))] }),
+            None => all.push(GroupVersions {
+                group: route.group.clone(),
+                versions: vec![(route.version.clone(), Some(route))],
+            }),
         }
     }
     all
@@ -101,23 +130,45 @@ fn group_document(group: &GroupVersions) -> Value {
 }
 
 /// Subresources of a version, each with the kind it answers with and its verbs.
-fn subresources(resource: &Resource, version: &Version) -> Vec<(&'static str, Value, Vec<&'static str>)> {
+fn subresources(
+    resource: &Resource,
+    version: &Version,
+) -> Vec<(&'static str, Value, Vec<&'static str>)> {
     let own = || json!({"group": resource.group, "version": version.name, "kind": resource.kind});
     let mut list = Vec::new();
     if version.status {
         list.push(("status", own(), vec!["get", "patch", "update"]));
     }
     if version.scale.is_some() {
-        list.push(("scale", json!({"group": "autoscaling", "version": "v1", "kind": "Scale"}), vec!["get", "patch", "update"]));
+        list.push((
+            "scale",
+            json!({"group": "autoscaling", "version": "v1", "kind": "Scale"}),
+            vec!["get", "patch", "update"],
+        ));
     }
     for name in version.subresources {
         let (kind, verbs) = match *name {
-            "binding" => (json!({"group": "", "version": "v1", "kind": "Binding"}), vec!["create"]),
-            "eviction" => (json!({"group": "policy", "version": "v1", "kind": "Eviction"}), vec!["create"]),
+            "binding" => (
+                json!({"group": "", "version": "v1", "kind": "Binding"}),
+                vec!["create"],
+            ),
+            "eviction" => (
+                json!({"group": "policy", "version": "v1", "kind": "Eviction"}),
+                vec!["create"],
+            ),
             "finalize" => (own(), vec!["update"]),
-            "exec" => (json!({"group": "", "version": "v1", "kind": "PodExecOptions"}), vec!["create", "get"]),
-            "attach" => (json!({"group": "", "version": "v1", "kind": "PodAttachOptions"}), vec!["create", "get"]),
-            "portforward" => (json!({"group": "", "version": "v1", "kind": "PodPortForwardOptions"}), vec!["create", "get"]),
+            "exec" => (
+                json!({"group": "", "version": "v1", "kind": "PodExecOptions"}),
+                vec!["create", "get"],
+            ),
+            "attach" => (
+                json!({"group": "", "version": "v1", "kind": "PodAttachOptions"}),
+                vec!["create", "get"],
+            ),
+            "portforward" => (
+                json!({"group": "", "version": "v1", "kind": "PodPortForwardOptions"}),
+                vec!["create", "get"],
+            ),
             _ => (own(), vec!["get"]),
         };
         list.push((name, kind, verbs));
@@ -163,11 +214,22 @@ fn storage_hash(resource: &Resource) -> String {
     use base64::Engine as _;
     use std::hash::{DefaultHasher, Hash as _, Hasher as _};
     let mut hasher = DefaultHasher::new();
-    (&resource.storage_group, &resource.storage_version, &resource.kind).hash(&mut hasher);
+    (
+        &resource.storage_group,
+        &resource.storage_version,
+        &resource.kind,
+    )
+        .hash(&mut hasher);
     base64::engine::general_purpose::STANDARD.encode(hasher.finish().to_be_bytes())
 }
 
-async fn aggregated(server: &Server, user: &User, core: bool, version: &'static str, headers: &HeaderMap) -> Response<Body> {
+async fn aggregated(
+    server: &Server,
+    user: &User,
+    core: bool,
+    version: &'static str,
+    headers: &HeaderMap,
+) -> Response<Body> {
     let snapshot = server.registry.snapshot();
     let mut items = Vec::new();
     let mut groups = groups(server);
@@ -184,7 +246,11 @@ async fn aggregated(server: &Server, user: &User, core: bool, version: &'static 
             };
             versions.push(json!({"version": name, "resources": resources, "freshness": freshness}));
         }
-        let meta = if core { json!({}) } else { json!({"name": group.group}) };
+        let meta = if core {
+            json!({})
+        } else {
+            json!({"name": group.group})
+        };
         items.push(json!({"metadata": meta, "versions": versions}));
     }
     let document = json!({"kind": "APIGroupDiscoveryList", "apiVersion": format!("apidiscovery.k8s.io/{version}"), "metadata": {}, "items": items});
@@ -193,8 +259,12 @@ async fn aggregated(server: &Server, user: &User, core: bool, version: &'static 
         _ => "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
     };
     let mut response = body::json(StatusCode::OK, &Value::Null);
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+        .headers_mut()
+        .insert(header::VARY, HeaderValue::from_static("Accept"));
     body::compress(headers, &mut response, document.to_string().into());
     response
 }
@@ -237,7 +307,13 @@ fn delegated_discovery(list: &Value, route: &Route) -> Vec<Value> {
         json!({"group": or("group", &route.group), "version": or("version", &route.version), "kind": r["kind"]})
     };
     let name = |r: &Value| r["name"].as_str().unwrap_or_default().to_owned();
-    let scope = |r: &Value| if r["namespaced"] == true { "Namespaced" } else { "Cluster" };
+    let scope = |r: &Value| {
+        if r["namespaced"] == true {
+            "Namespaced"
+        } else {
+            "Cluster"
+        }
+    };
     let mut entries: Vec<Value> = Vec::new();
     for resource in all.iter().filter(|r| !name(r).contains('/')) {
         entries.push(json!({
@@ -247,7 +323,9 @@ fn delegated_discovery(list: &Value, route: &Route) -> Vec<Value> {
     }
     for resource in &all {
         let full = name(resource);
-        let Some((parent, sub)) = full.split_once('/') else { continue };
+        let Some((parent, sub)) = full.split_once('/') else {
+            continue;
+        };
         let index = match entries.iter().position(|e| e["resource"] == parent) {
             Some(index) => index,
             // A group of subresources only, such as subresources.kubevirt.io.
@@ -256,7 +334,8 @@ fn delegated_discovery(list: &Value, route: &Route) -> Vec<Value> {
                 entries.len() - 1
             }
         };
-        let subresource = json!({"subresource": sub, "responseKind": kind(resource), "verbs": resource["verbs"]});
+        let subresource =
+            json!({"subresource": sub, "responseKind": kind(resource), "verbs": resource["verbs"]});
         let slot = &mut entries[index]["subresources"];
         match slot.as_array_mut() {
             Some(list) => list.push(subresource),

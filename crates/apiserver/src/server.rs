@@ -87,17 +87,27 @@ pub struct Server {
 impl Server {
     /// The in-process handler of a Service.
     pub fn in_process(&self, namespace: &str, service: &str) -> Option<Handler> {
-        let handlers = self.in_process.read().unwrap_or_else(PoisonError::into_inner);
-        handlers.get(&(namespace.to_owned(), service.to_owned())).cloned()
+        let handlers = self
+            .in_process
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        handlers
+            .get(&(namespace.to_owned(), service.to_owned()))
+            .cloned()
     }
 
     /// The in-process handler of a subresource.
     pub fn subresource(&self, group: &str, plural: &str, subresource: &str) -> Option<Handler> {
-        let handlers = self.subresources.read().unwrap_or_else(PoisonError::into_inner);
+        let handlers = self
+            .subresources
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
         if handlers.is_empty() {
             return None;
         }
-        handlers.get(&(group.to_owned(), plural.to_owned(), subresource.to_owned())).cloned()
+        handlers
+            .get(&(group.to_owned(), plural.to_owned(), subresource.to_owned()))
+            .cloned()
     }
 }
 
@@ -142,7 +152,12 @@ impl ApiServer {
     }
 
     /// Serves TLS with HTTP/1.1 and HTTP/2 until `shutdown` resolves, then lets open requests end.
-    pub async fn serve(&self, listener: TcpListener, tls: TlsConfig, shutdown: impl Future<Output = ()>) -> io::Result<()> {
+    pub async fn serve(
+        &self,
+        listener: TcpListener,
+        tls: TlsConfig,
+        shutdown: impl Future<Output = ()>,
+    ) -> io::Result<()> {
         serve::serve(self.service(), listener, tls, shutdown).await
     }
 
@@ -151,14 +166,28 @@ impl ApiServer {
     /// The handler gets the original request (upgrades still possible) with the [`User`] as an extension.
     pub fn register_in_process(&self, namespace: &str, service: &str, handler: Handler) {
         let key = (namespace.to_owned(), service.to_owned());
-        self.server.in_process.write().unwrap_or_else(PoisonError::into_inner).insert(key, handler);
+        self.server
+            .in_process
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(key, handler);
         controllers::refresh_api_services(&self.server);
     }
 
     /// Serves a subresource of a resource (such as `log` of pods) after the usual authorization.
-    pub fn register_subresource(&self, group: &str, plural: &str, subresource: &str, handler: Handler) {
+    pub fn register_subresource(
+        &self,
+        group: &str,
+        plural: &str,
+        subresource: &str,
+        handler: Handler,
+    ) {
         let key = (group.to_owned(), plural.to_owned(), subresource.to_owned());
-        self.server.subresources.write().unwrap_or_else(PoisonError::into_inner).insert(key, handler);
+        self.server
+            .subresources
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(key, handler);
     }
 
     /// Ends watches and controllers, then closes the store.
@@ -178,7 +207,10 @@ async fn bootstrap(server: &Arc<Server>, config: Config) -> Result<(), StartErro
     create_absent(&client, &namespaces).await?;
     // Together, so that they share syncs of the store.
     let policy = authz::bootstrap_policy();
-    let (roles, crds) = futures::join!(create_absent(&client, &policy), apply_crds(&client, &config.crds));
+    let (roles, crds) = futures::join!(
+        create_absent(&client, &policy),
+        apply_crds(&client, &config.crds)
+    );
     roles.and(crds)?;
     create_absent(&client, &config.bootstrap).await
 }
@@ -196,7 +228,9 @@ async fn create_absent(client: &Client, objects: &[Value]) -> Result<(), StartEr
 async fn apply_crds(client: &Client, crds: &[Value]) -> Result<(), StartError> {
     let writes = crds.iter().map(|crd| async move {
         let result = async {
-            let Some(mut current) = client.create_if_absent(crd).await? else { return Ok(()) };
+            let Some(mut current) = client.create_if_absent(crd).await? else {
+                return Ok(());
+            };
             if !contains(&current["spec"], &crd["spec"]) {
                 current["spec"] = crd["spec"].clone();
                 client.update(&current).await?;
@@ -211,9 +245,9 @@ async fn apply_crds(client: &Client, crds: &[Value]) -> Result<(), StartError> {
 /// True if everything in `wanted` is in `current` already; defaults may have been added there.
 fn contains(current: &Value, wanted: &Value) -> bool {
     match (current, wanted) {
-        (Value::Object(current), Value::Object(wanted)) => {
-            wanted.iter().all(|(key, value)| value.is_null() || current.get(key).is_some_and(|c| contains(c, value)))
-        }
+        (Value::Object(current), Value::Object(wanted)) => wanted.iter().all(|(key, value)| {
+            value.is_null() || current.get(key).is_some_and(|c| contains(c, value))
+        }),
         (Value::Array(current), Value::Array(wanted)) => {
             current.len() == wanted.len() && current.iter().zip(wanted).all(|(c, w)| contains(c, w))
         }
@@ -223,7 +257,11 @@ fn contains(current: &Value, wanted: &Value) -> bool {
 
 fn failed(object: &Value, error: &ApiError) -> StartError {
     StartError::Bootstrap {
-        what: format!("{} {}", object::text(object, &["kind"]), object::name(object)),
+        what: format!(
+            "{} {}",
+            object::text(object, &["kind"]),
+            object::name(object)
+        ),
         message: error.message().to_owned(),
     }
 }

@@ -25,6 +25,11 @@ impl ApiService {
     pub(crate) fn new(server: Arc<Server>) -> Self {
         Self { server }
     }
+
+    /// Ends with the server, or earlier with one listener.
+    pub(crate) fn stop_token(&self) -> tokio_util::sync::CancellationToken {
+        self.server.stop.child_token()
+    }
 }
 
 impl Service<Request<Body>> for ApiService {
@@ -51,7 +56,10 @@ pub struct ClientService {
 
 impl ClientService {
     pub(crate) fn new(inner: ApiService, user: User) -> Self {
-        Self { inner, user: user.authenticated() }
+        Self {
+            inner,
+            user: user.authenticated(),
+        }
     }
 }
 

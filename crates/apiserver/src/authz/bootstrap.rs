@@ -8,25 +8,75 @@ const RBAC: &str = "rbac.authorization.k8s.io";
 
 /// Cluster roles and bindings, to be created if absent.
 pub fn policy() -> Vec<Value> {
-    let discovery = rule_url(&["get"], &["/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*", "/readyz", "/version", "/version/"]);
+    let discovery = rule_url(
+        &["get"],
+        &[
+            "/api",
+            "/api/*",
+            "/apis",
+            "/apis/*",
+            "/healthz",
+            "/livez",
+            "/openapi",
+            "/openapi/*",
+            "/readyz",
+            "/version",
+            "/version/",
+        ],
+    );
     let reviews = rule(
         &["create"],
         &["authorization.k8s.io"],
         &["selfsubjectaccessreviews", "selfsubjectrulesreviews"],
     );
-    let self_review = rule(&["create"], &["authentication.k8s.io"], &["selfsubjectreviews"]);
+    let self_review = rule(
+        &["create"],
+        &["authentication.k8s.io"],
+        &["selfsubjectreviews"],
+    );
     let mut objects = vec![
-        role("cluster-admin", &[], &[rule(&["*"], &["*"], &["*"]), rule_url(&["*"], &["*"])]),
+        role(
+            "cluster-admin",
+            &[],
+            &[rule(&["*"], &["*"], &["*"]), rule_url(&["*"], &["*"])],
+        ),
         role("system:discovery", &[], &[discovery]),
         role("system:basic-user", &[], &[reviews, self_review]),
-        role("system:public-info-viewer", &[], &[rule_url(&["get"], &["/healthz", "/livez", "/readyz", "/version", "/version/"])]),
-        role("system:monitoring", &[], &[rule_url(&["get"], &["/healthz", "/healthz/*", "/livez", "/livez/*", "/metrics", "/metrics/*", "/readyz", "/readyz/*"])]),
+        role(
+            "system:public-info-viewer",
+            &[],
+            &[rule_url(
+                &["get"],
+                &["/healthz", "/livez", "/readyz", "/version", "/version/"],
+            )],
+        ),
+        role(
+            "system:monitoring",
+            &[],
+            &[rule_url(
+                &["get"],
+                &[
+                    "/healthz",
+                    "/healthz/*",
+                    "/livez",
+                    "/livez/*",
+                    "/metrics",
+                    "/metrics/*",
+                    "/readyz",
+                    "/readyz/*",
+                ],
+            )],
+        ),
         role(
             "system:auth-delegator",
             &[],
             &[
                 rule(&["create"], &["authentication.k8s.io"], &["tokenreviews"]),
-                rule(&["create"], &["authorization.k8s.io"], &["subjectaccessreviews"]),
+                rule(
+                    &["create"],
+                    &["authorization.k8s.io"],
+                    &["subjectaccessreviews"],
+                ),
             ],
         ),
         aggregate("admin", &["admin"], None),
@@ -47,32 +97,111 @@ pub fn policy() -> Vec<Value> {
 /// What view, edit and admin are aggregated from.
 fn user_facing() -> Vec<Value> {
     let core_readable = &[
-        "configmaps", "endpoints", "persistentvolumeclaims", "persistentvolumeclaims/status", "pods", "pods/log", "pods/status",
-        "serviceaccounts", "services", "services/status", "bindings", "events", "limitranges", "namespaces", "namespaces/status",
-        "resourcequotas", "resourcequotas/status",
+        "configmaps",
+        "endpoints",
+        "persistentvolumeclaims",
+        "persistentvolumeclaims/status",
+        "pods",
+        "pods/log",
+        "pods/status",
+        "serviceaccounts",
+        "services",
+        "services/status",
+        "bindings",
+        "events",
+        "limitranges",
+        "namespaces",
+        "namespaces/status",
+        "resourcequotas",
+        "resourcequotas/status",
     ];
-    let core_writable = &["configmaps", "events", "persistentvolumeclaims", "secrets", "serviceaccounts", "services"];
-    let pods_writable = &["pods", "pods/attach", "pods/exec", "pods/portforward", "pods/proxy"];
+    let core_writable = &[
+        "configmaps",
+        "events",
+        "persistentvolumeclaims",
+        "secrets",
+        "serviceaccounts",
+        "services",
+    ];
+    let pods_writable = &[
+        "pods",
+        "pods/attach",
+        "pods/exec",
+        "pods/portforward",
+        "pods/proxy",
+    ];
     let others: &[(&str, &[&str])] = &[
         ("discovery.k8s.io", &["endpointslices"]),
-        ("policy", &["poddisruptionbudgets", "poddisruptionbudgets/status"]),
+        (
+            "policy",
+            &["poddisruptionbudgets", "poddisruptionbudgets/status"],
+        ),
         ("apps", &["controllerrevisions"]),
         ("events.k8s.io", &["events"]),
     ];
     let mut view = vec![rule(READ, &[""], core_readable)];
-    view.extend(others.iter().map(|(group, resources)| rule(READ, &[*group], resources)));
+    view.extend(
+        others
+            .iter()
+            .map(|(group, resources)| rule(READ, &[*group], resources)),
+    );
     let edit = vec![
-        rule(READ, &[""], &["pods/attach", "pods/exec", "pods/portforward", "pods/proxy", "secrets", "services/proxy"]),
+        rule(
+            READ,
+            &[""],
+            &[
+                "pods/attach",
+                "pods/exec",
+                "pods/portforward",
+                "pods/proxy",
+                "secrets",
+                "services/proxy",
+            ],
+        ),
         rule(&["impersonate"], &[""], &["serviceaccounts"]),
         rule(WRITE, &[""], pods_writable),
-        rule(&["create"], &[""], &["pods/eviction", "serviceaccounts/token"]),
+        rule(
+            &["create"],
+            &[""],
+            &["pods/eviction", "serviceaccounts/token"],
+        ),
         rule(WRITE, &[""], core_writable),
         rule(WRITE, &["policy"], &["poddisruptionbudgets"]),
-        rule(&["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"], &["coordination.k8s.io"], &["leases"]),
+        rule(
+            &[
+                "create",
+                "delete",
+                "deletecollection",
+                "get",
+                "list",
+                "patch",
+                "update",
+                "watch",
+            ],
+            &["coordination.k8s.io"],
+            &["leases"],
+        ),
     ];
     let admin = vec![
-        rule(&["create"], &["authorization.k8s.io"], &["localsubjectaccessreviews"]),
-        rule(&["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"], &[RBAC], &["rolebindings", "roles"]),
+        rule(
+            &["create"],
+            &["authorization.k8s.io"],
+            &["localsubjectaccessreviews"],
+        ),
+        rule(
+            &[
+                "create",
+                "delete",
+                "deletecollection",
+                "get",
+                "list",
+                "patch",
+                "update",
+                "watch",
+            ],
+            &[RBAC],
+            &["rolebindings", "roles"],
+        ),
     ];
     vec![
         role("system:aggregate-to-view", &["view"], &view),

@@ -29,7 +29,13 @@ pub struct Attributes<'a> {
 #[derive(Debug, Clone, Copy)]
 pub enum On<'a> {
     Path(&'a str),
-    Resource { group: &'a str, resource: &'a str, subresource: &'a str, namespace: &'a str, name: &'a str },
+    Resource {
+        group: &'a str,
+        resource: &'a str,
+        subresource: &'a str,
+        namespace: &'a str,
+        name: &'a str,
+    },
 }
 
 impl<'a> Attributes<'a> {
@@ -38,7 +44,11 @@ impl<'a> Attributes<'a> {
             None => On::Path(&info.path),
             Some(target) => On::of(target),
         };
-        Self { user, verb: info.verb, on }
+        Self {
+            user,
+            verb: info.verb,
+            on,
+        }
     }
 }
 
@@ -80,7 +90,12 @@ impl Rbac {
             return true;
         }
         if let On::Path(path) = question.on
-            && PUBLIC_PATHS.iter().any(|p| path == *p || path.strip_prefix(p).is_some_and(|rest| rest.starts_with('/')))
+            && PUBLIC_PATHS.iter().any(|p| {
+                path == *p
+                    || path
+                        .strip_prefix(p)
+                        .is_some_and(|rest| rest.starts_with('/'))
+            })
         {
             return true;
         }
@@ -89,12 +104,22 @@ impl Rbac {
             On::Resource { namespace, .. } => namespace,
             On::Path(_) => "",
         };
-        let scopes = [Some(&index.cluster), index.namespaced.get(namespace).filter(|_| !namespace.is_empty())];
+        let scopes = [
+            Some(&index.cluster),
+            index
+                .namespaced
+                .get(namespace)
+                .filter(|_| !namespace.is_empty()),
+        ];
         scopes.into_iter().flatten().any(|grants| {
             subject_keys(question.user)
                 .filter_map(|key| grants.get(&key))
                 .flatten()
-                .any(|rules| rules.iter().any(|rule| rule.allows(question.verb, &question.on)))
+                .any(|rules| {
+                    rules
+                        .iter()
+                        .any(|rule| rule.allows(question.verb, &question.on))
+                })
         })
     }
 
@@ -112,7 +137,13 @@ impl Rbac {
         let mut rules: Vec<Rule> = scopes
             .into_iter()
             .flatten()
-            .flat_map(|grants| subject_keys(user).filter_map(|key| grants.get(&key)).flatten().flat_map(|r| r.iter().cloned()).collect::<Vec<_>>())
+            .flat_map(|grants| {
+                subject_keys(user)
+                    .filter_map(|key| grants.get(&key))
+                    .flatten()
+                    .flat_map(|r| r.iter().cloned())
+                    .collect::<Vec<_>>()
+            })
             .collect();
         if user.in_group(MASTERS) {
             rules.push(Rule::everything());
@@ -126,7 +157,8 @@ impl Rbac {
         }
         // Built under the lock: an invalidation that comes meanwhile waits, and clears the result.
         let mut slot = self.index.write().unwrap_or_else(PoisonError::into_inner);
-        slot.get_or_insert_with(|| Arc::new(Index::build(store))).clone()
+        slot.get_or_insert_with(|| Arc::new(Index::build(store)))
+            .clone()
     }
 }
 
@@ -134,19 +166,39 @@ impl Index {
     fn build(store: &Store) -> Self {
         let load = |plural: &str| -> Vec<Value> {
             let resource = format!("rbac.authorization.k8s.io/{plural}");
-            store.list(&resource, None).items.iter().filter_map(|e| parse(e).ok()).collect()
+            store
+                .list(&resource, None)
+                .items
+                .iter()
+                .filter_map(|e| parse(e).ok())
+                .collect()
         };
         let cluster_roles = load("clusterroles");
-        let by_name: HashMap<&str, Arc<[Rule]>> =
-            cluster_roles.iter().map(|role| (crate::object::name(role), effective_rules(role, &cluster_roles).into())).collect();
+        let by_name: HashMap<&str, Arc<[Rule]>> = cluster_roles
+            .iter()
+            .map(|role| {
+                (
+                    crate::object::name(role),
+                    effective_rules(role, &cluster_roles).into(),
+                )
+            })
+            .collect();
         let roles = load("roles");
         let by_namespace: HashMap<(&str, &str), Arc<[Rule]>> = roles
             .iter()
-            .map(|role| ((namespace_of(role), crate::object::name(role)), Rule::parse_all(&role["rules"]).into()))
+            .map(|role| {
+                (
+                    (namespace_of(role), crate::object::name(role)),
+                    Rule::parse_all(&role["rules"]).into(),
+                )
+            })
             .collect();
         let mut index = Self::default();
         for binding in load("clusterrolebindings") {
-            if let Some(rules) = binding["roleRef"]["name"].as_str().and_then(|n| by_name.get(n)) {
+            if let Some(rules) = binding["roleRef"]["name"]
+                .as_str()
+                .and_then(|n| by_name.get(n))
+            {
                 grant(&mut index.cluster, &binding, rules);
             }
         }
@@ -158,7 +210,11 @@ impl Index {
                 _ => by_namespace.get(&(namespace, name)),
             };
             if let Some(rules) = rules {
-                grant(index.namespaced.entry(namespace.to_owned()).or_default(), &binding, rules);
+                grant(
+                    index.namespaced.entry(namespace.to_owned()).or_default(),
+                    &binding,
+                    rules,
+                );
             }
         }
         index
@@ -168,7 +224,9 @@ impl Index {
 /// The rules of a cluster role, with those of the roles it aggregates.
 fn effective_rules(role: &Value, all: &[Value]) -> Vec<Rule> {
     match role.get("aggregationRule") {
-        Some(aggregation) if aggregation.is_object() => Rule::parse_all(&Value::Array(aggregated_rules(aggregation, all))),
+        Some(aggregation) if aggregation.is_object() => {
+            Rule::parse_all(&Value::Array(aggregated_rules(aggregation, all)))
+        }
         _ => Rule::parse_all(&role["rules"]),
     }
 }
@@ -184,7 +242,12 @@ fn grant(grants: &mut Grants, binding: &Value, rules: &Arc<[Rule]>) {
             Some("User") => format!("u:{name}"),
             Some("Group") => format!("g:{name}"),
             Some("ServiceAccount") => {
-                format!("u:system:serviceaccount:{}:{name}", subject["namespace"].as_str().unwrap_or_else(|| namespace_of(binding)))
+                format!(
+                    "u:system:serviceaccount:{}:{name}",
+                    subject["namespace"]
+                        .as_str()
+                        .unwrap_or_else(|| namespace_of(binding))
+                )
             }
             _ => continue,
         };
@@ -200,19 +263,46 @@ fn forbidden(question: Attributes<'_>) -> ApiError {
     let user = &question.user.name;
     match question.on {
         On::Path(path) => {
-            let mut error = ApiError::new(403, "Forbidden", format!("forbidden: User \"{user}\" cannot {} path \"{path}\"", question.verb));
+            let mut error = ApiError::new(
+                403,
+                "Forbidden",
+                format!(
+                    "forbidden: User \"{user}\" cannot {} path \"{path}\"",
+                    question.verb
+                ),
+            );
             error.body["details"] = serde_json::json!({});
             error
         }
-        On::Resource { group, resource, subresource, namespace, name } => {
-            let full = if subresource.is_empty() { resource.to_owned() } else { format!("{resource}/{subresource}") };
+        On::Resource {
+            group,
+            resource,
+            subresource,
+            namespace,
+            name,
+        } => {
+            let full = if subresource.is_empty() {
+                resource.to_owned()
+            } else {
+                format!("{resource}/{subresource}")
+            };
             let place = if namespace.is_empty() || resource == "namespaces" {
                 "at the cluster scope".to_owned()
             } else {
                 format!("in the namespace \"{namespace}\"")
             };
-            let why = format!("User \"{user}\" cannot {} resource \"{full}\" in API group \"{group}\" {place}", question.verb);
-            ApiError::forbidden(Subject { group, kind: resource, name }, &why)
+            let why = format!(
+                "User \"{user}\" cannot {} resource \"{full}\" in API group \"{group}\" {place}",
+                question.verb
+            );
+            ApiError::forbidden(
+                Subject {
+                    group,
+                    kind: resource,
+                    name,
+                },
+                &why,
+            )
         }
     }
 }

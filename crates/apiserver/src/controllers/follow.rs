@@ -45,7 +45,9 @@ impl Follower {
                 event = self.watcher.next() => event,
             };
             match event {
-                Ok(event) if event.kind == EventKind::Deleted => return Some(Seen::Removed(event.entry.clone())),
+                Ok(event) if event.kind == EventKind::Deleted => {
+                    return Some(Seen::Removed(event.entry.clone()));
+                }
                 Ok(event) => return Some(Seen::Present(event.entry.clone())),
                 Err(_) => {
                     let (list, watcher) = self.server.store.watch_list(&self.storage, None);

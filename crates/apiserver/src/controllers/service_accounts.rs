@@ -9,7 +9,10 @@ use super::follow::{Follower, Seen};
 use crate::server::Server;
 
 pub async fn run(server: Arc<Server>) {
-    let client = Client::new(&server, "serviceaccount:kube-system:service-account-controller");
+    let client = Client::new(
+        &server,
+        "serviceaccount:kube-system:service-account-controller",
+    );
     let mut namespaces = Follower::new(&server, "namespaces");
     let mut accounts = Follower::new(&server, "serviceaccounts");
     loop {
@@ -35,6 +38,10 @@ async fn ensure(client: &Client, namespace: &str) {
         Ok(_) => {}
         // The namespace is going away.
         Err(error) if matches!(error.code, 403 | 404 | 503) => {}
-        Err(error) => tracing::warn!(namespace, error = error.message(), "cannot create the default service account"),
+        Err(error) => tracing::warn!(
+            namespace,
+            error = error.message(),
+            "cannot create the default service account"
+        ),
     }
 }

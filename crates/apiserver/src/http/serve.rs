@@ -14,7 +14,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Service;
 
@@ -28,6 +28,10 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(100);
 /// How long open requests may run on after shutdown began. Watches end at once, on their own.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Cancelled when the listener that a request came through shuts down; watches end then.
+#[derive(Clone)]
+pub struct Draining(pub CancellationToken);
+
 /// PEM texts of a serving certificate and of the CA that signs client certificates.
 #[derive(Clone, Debug)]
 pub struct TlsConfig {
@@ -38,21 +42,25 @@ pub struct TlsConfig {
 
 impl TlsConfig {
     fn server_config(&self) -> io::Result<rustls::ServerConfig> {
-        let other = |e: &dyn std::fmt::Display, what: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{what}: {e}"));
+        let other = |e: &dyn std::fmt::Display, what: &str| {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("{what}: {e}"))
+        };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = rustls::RootCertStore::empty();
         for cert in CertificateDer::pem_slice_iter(self.client_ca_pem.as_bytes()) {
             let cert = cert.map_err(|e| other(&e, "client CA"))?;
             roots.add(cert).map_err(|e| other(&e, "client CA"))?;
         }
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-            .allow_unauthenticated()
-            .build()
-            .map_err(|e| other(&e, "client CA"))?;
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+                .allow_unauthenticated()
+                .build()
+                .map_err(|e| other(&e, "client CA"))?;
         let chain = CertificateDer::pem_slice_iter(self.cert_chain_pem.as_bytes())
             .collect::<Result<Vec<_>, _>>()
             .map_err(|e| other(&e, "serving certificate"))?;
-        let key = PrivateKeyDer::from_pem_slice(self.key_pem.as_bytes()).map_err(|e| other(&e, "serving key"))?;
+        let key = PrivateKeyDer::from_pem_slice(self.key_pem.as_bytes())
+            .map_err(|e| other(&e, "serving key"))?;
         let mut config = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|e| other(&e, "TLS versions"))?
@@ -71,7 +79,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls.server_config()?));
-    let (stop, stopped) = watch::channel(false);
+    let stop = service.stop_token();
     let connections = TaskTracker::new();
     tokio::pin!(shutdown);
     loop {
@@ -88,27 +96,33 @@ pub async fn serve(
             },
         };
         let _ = stream.set_nodelay(true);
-        connections.spawn(connection(service.clone(), acceptor.clone(), stream, stopped.clone()));
+        connections.spawn(connection(
+            service.clone(),
+            acceptor.clone(),
+            stream,
+            stop.clone(),
+        ));
     }
     drop(listener);
-    let _ = stop.send(true);
+    stop.cancel();
     connections.close();
-    if tokio::time::timeout(DRAIN_TIMEOUT, connections.wait()).await.is_err() {
-        tracing::warn!(open = connections.len(), "connections still open at the end of the drain");
+    if tokio::time::timeout(DRAIN_TIMEOUT, connections.wait())
+        .await
+        .is_err()
+    {
+        tracing::warn!(
+            open = connections.len(),
+            "connections still open at the end of the drain"
+        );
     }
     Ok(())
-}
-
-/// Resolves when the server stops. (The channel's own future holds a lock guard that cannot move between threads.)
-async fn stopping(stopped: &mut watch::Receiver<bool>) {
-    let _ = stopped.wait_for(|stop| *stop).await;
 }
 
 async fn connection(
     service: ApiService,
     acceptor: tokio_rustls::TlsAcceptor,
     stream: TcpStream,
-    mut stopped: watch::Receiver<bool>,
+    stop: CancellationToken,
 ) {
     let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
@@ -121,18 +135,23 @@ async fn connection(
         .peer_certificates()
         .and_then(|chain| chain.first())
         .and_then(|cert| authn::from_certificate(cert));
+    let draining = stop.clone();
     let handler = hyper::service::service_fn(move |request: Request<Incoming>| {
         let mut service = service.clone();
         let mut request = request.map(|b| b.map_err(Into::into).boxed_unsync());
         // Whatever was there before, only the connection says who this is.
         request.extensions_mut().remove::<User>();
+        request.extensions_mut().insert(Draining(draining.clone()));
         if let Some(user) = &user {
             request.extensions_mut().insert(user.clone());
         }
         async move { service.call(request).await }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -142,7 +161,7 @@ async fn connection(
     tokio::pin!(connection);
     let result = tokio::select! {
         result = connection.as_mut() => result,
-        () = stopping(&mut stopped) => {
+        () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

@@ -13,9 +13,22 @@ pub enum Dialect {
 /// Query parameters of writes. kubectl asks the document whether `fieldValidation` and `dryRun` are understood.
 const WRITE_PARAMETERS: &[&str] = &["dryRun", "fieldManager", "fieldValidation", "pretty"];
 
-pub fn add(paths: &mut Map<String, Value>, resource: &Resource, version: &Version, dialect: Dialect) {
-    let root = if resource.group.is_empty() { format!("/api/{}", version.name) } else { format!("/apis/{}/{}", resource.group, version.name) };
-    let place = if resource.namespaced { format!("{root}/namespaces/{{namespace}}") } else { root.clone() };
+pub fn add(
+    paths: &mut Map<String, Value>,
+    resource: &Resource,
+    version: &Version,
+    dialect: Dialect,
+) {
+    let root = if resource.group.is_empty() {
+        format!("/api/{}", version.name)
+    } else {
+        format!("/apis/{}/{}", resource.group, version.name)
+    };
+    let place = if resource.namespaced {
+        format!("{root}/namespaces/{{namespace}}")
+    } else {
+        root.clone()
+    };
     let collection = format!("{place}/{}", resource.plural);
     let item = format!("{collection}/{{name}}");
     let op = |action: &str, list: bool| operation(resource, version, action, list, dialect);
@@ -49,29 +62,48 @@ pub fn add(paths: &mut Map<String, Value>, resource: &Resource, version: &Versio
         paths.insert(path, entry.into());
     }
     if resource.namespaced {
-        paths.insert(format!("{root}/{}", resource.plural), json!({"get": op("list", true)}));
+        paths.insert(
+            format!("{root}/{}", resource.plural),
+            json!({"get": op("list", true)}),
+        );
     }
 }
 
 fn parameters(path: &str, dialect: Dialect) -> Value {
-    let in_path = ["namespace", "name"].into_iter().filter(|p| path.contains(&format!("{{{p}}}")));
+    let in_path = ["namespace", "name"]
+        .into_iter()
+        .filter(|p| path.contains(&format!("{{{p}}}")));
     in_path
         .map(|name| match dialect {
             Dialect::V2 => json!({"name": name, "in": "path", "required": true, "type": "string"}),
-            Dialect::V3 => json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}),
+            Dialect::V3 => {
+                json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}})
+            }
         })
         .collect()
 }
 
-fn operation(resource: &Resource, version: &Version, action: &str, list: bool, dialect: Dialect) -> Value {
-    let definition = if list { format!("{}List", version.definition) } else { version.definition.clone() };
+fn operation(
+    resource: &Resource,
+    version: &Version,
+    action: &str,
+    list: bool,
+    dialect: Dialect,
+) -> Value {
+    let definition = if list {
+        format!("{}List", version.definition)
+    } else {
+        version.definition.clone()
+    };
     let schema = match dialect {
         Dialect::V2 => json!({"$ref": format!("#/definitions/{definition}")}),
         Dialect::V3 => json!({"$ref": format!("#/components/schemas/{definition}")}),
     };
     let ok = match dialect {
         Dialect::V2 => json!({"description": "OK", "schema": schema}),
-        Dialect::V3 => json!({"description": "OK", "content": {"application/json": {"schema": schema}}}),
+        Dialect::V3 => {
+            json!({"description": "OK", "content": {"application/json": {"schema": schema}}})
+        }
     };
     let mut operation = json!({
         "responses": {"200": ok, "401": {"description": "Unauthorized"}},
@@ -87,8 +119,12 @@ fn operation(resource: &Resource, version: &Version, action: &str, list: bool, d
             })
             .collect();
         match dialect {
-            Dialect::V2 => parameters.push(json!({"name": "body", "in": "body", "required": true, "schema": schema})),
-            Dialect::V3 => operation["requestBody"] = json!({"content": {"*/*": {"schema": schema}}, "required": true}),
+            Dialect::V2 => parameters
+                .push(json!({"name": "body", "in": "body", "required": true, "schema": schema})),
+            Dialect::V3 => {
+                operation["requestBody"] =
+                    json!({"content": {"*/*": {"schema": schema}}, "required": true})
+            }
         }
         operation["parameters"] = parameters.into();
     }

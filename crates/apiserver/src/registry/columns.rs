@@ -14,20 +14,34 @@ pub enum Columns {
 impl Columns {
     /// `columnDefinitions` of a Table.
     pub fn definitions(&self) -> Vec<Value> {
-        let column = |name: &str, kind: &str, format: &str, description: &str, priority: i64| {
-            json!({"name": name, "type": kind, "format": format, "description": description, "priority": priority})
-        };
+        let column = |name: &str, kind: &str, format: &str, description: &str, priority: i64| json!({"name": name, "type": kind, "format": format, "description": description, "priority": priority});
         match self {
             Self::Builtin(printers) => printers
                 .iter()
-                .map(|p| column(p.name, p.kind, if p.name == "Name" { "name" } else { "" }, p.name, p.priority))
+                .map(|p| {
+                    column(
+                        p.name,
+                        p.kind,
+                        if p.name == "Name" { "name" } else { "" },
+                        p.name,
+                        p.priority,
+                    )
+                })
                 .collect(),
-            Self::Custom(columns) => std::iter::once(column("Name", "string", "name", "Name of the object", 0))
-                .chain(columns.iter().map(|c| {
-                    // kubectl prints dates as ages only if the server already did: the type goes out as it is declared.
-                    column(&c.name, c.kind.as_str(), &c.format, &c.description, i64::from(c.priority))
-                }))
-                .collect(),
+            Self::Custom(columns) => {
+                std::iter::once(column("Name", "string", "name", "Name of the object", 0))
+                    .chain(columns.iter().map(|c| {
+                        // kubectl prints dates as ages only if the server already did: the type goes out as it is declared.
+                        column(
+                            &c.name,
+                            c.kind.as_str(),
+                            &c.format,
+                            &c.description,
+                            i64::from(c.priority),
+                        )
+                    }))
+                    .collect()
+            }
         }
     }
 
@@ -38,9 +52,13 @@ impl Columns {
                 let name = object["metadata"]["name"].clone();
                 let mut cells = vec![name];
                 let values = table::cells(columns, object);
-                cells.extend(columns.iter().zip(values).map(|(column, value)| match (column.kind, &value) {
-                    (ColumnKind::Date, Value::String(time)) => super::printers::age_of(time).into(),
-                    _ => value,
+                cells.extend(columns.iter().zip(values).map(|(column, value)| {
+                    match (column.kind, &value) {
+                        (ColumnKind::Date, Value::String(time)) => {
+                            super::printers::age_of(time).into()
+                        }
+                        _ => value,
+                    }
                 }));
                 cells
             }

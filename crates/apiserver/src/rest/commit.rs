@@ -25,7 +25,10 @@ pub fn validate(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), 
     let from_schema = structural::validate(&call.version().schema(), object);
     if !resource.custom {
         // A wrong type does not get past decoding upstream, which is a 400 and not a 422.
-        if let Some(cause) = from_schema.iter().find(|c| c.kind == CauseKind::FieldValueTypeInvalid) {
+        if let Some(cause) = from_schema
+            .iter()
+            .find(|c| c.kind == CauseKind::FieldValueTypeInvalid)
+        {
             return Err(ApiError::bad_request(format!(
                 "{kind} in version \"{}\" cannot be handled as a {kind}: {cause}",
                 call.target.version,
@@ -39,7 +42,11 @@ pub fn validate(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), 
 }
 
 fn refuse(call: &Call, name: &str, causes: &[Cause]) -> Result<(), ApiError> {
-    if causes.is_empty() { Ok(()) } else { Err(ApiError::invalid(call.resource.kind_subject(name), causes)) }
+    if causes.is_empty() {
+        Ok(())
+    } else {
+        Err(ApiError::invalid(call.resource.kind_subject(name), causes))
+    }
 }
 
 /// The stored form of an object that is in the request's version.
@@ -55,7 +62,11 @@ pub fn encode(call: &Call, object: &Value) -> Result<Encoded, ApiError> {
 /// Stores a new object.
 pub async fn insert(call: &Call, object: &Value, dry_run: bool) -> Result<Outcome, ApiError> {
     let encoded = encode(call, object)?;
-    let key = storage::key(&call.resource, call.namespace(), crate::object::name(object));
+    let key = storage::key(
+        &call.resource,
+        call.namespace(),
+        crate::object::name(object),
+    );
     if dry_run {
         return Ok(match call.server.store.get(&call.resource.storage, &key) {
             Some(_) => Outcome::Conflict,
@@ -74,12 +85,25 @@ pub async fn insert(call: &Call, object: &Value, dry_run: bool) -> Result<Outcom
 }
 
 /// Stores the successor of an entry; a successor that is equal is not stored.
-pub async fn replace(call: &Call, entry: &Entry, object: &Value, dry_run: bool) -> Result<Outcome, ApiError> {
+pub async fn replace(
+    call: &Call,
+    entry: &Entry,
+    object: &Value,
+    dry_run: bool,
+) -> Result<Outcome, ApiError> {
     let encoded = encode(call, object)?;
     if dry_run || storage::same(entry, &encoded) {
-        return Ok(Outcome::Done(storage::spliced(&encoded, Some(entry.revision))));
+        return Ok(Outcome::Done(storage::spliced(
+            &encoded,
+            Some(entry.revision),
+        )));
     }
-    let write = storage::write(&call.resource, entry.key.clone(), Expect::Revision(entry.revision), Change::Put(encoded));
+    let write = storage::write(
+        &call.resource,
+        entry.key.clone(),
+        Expect::Revision(entry.revision),
+        Change::Put(encoded),
+    );
     match call.server.store.commit(write).await {
         Ok(entry) => {
             effects::changed(&call.server, &call.resource, &entry).await;
@@ -91,13 +115,26 @@ pub async fn replace(call: &Call, entry: &Entry, object: &Value, dry_run: bool) 
 }
 
 /// Removes an entry for good. `last` is what watchers see of it.
-pub async fn remove(call: &Call, entry: &Entry, last: &Value, dry_run: bool) -> Result<Outcome, ApiError> {
+pub async fn remove(
+    call: &Call,
+    entry: &Entry,
+    last: &Value,
+    dry_run: bool,
+) -> Result<Outcome, ApiError> {
     let encoded = encode(call, last)?;
     if dry_run {
-        return Ok(Outcome::Done(storage::spliced(&encoded, Some(entry.revision))));
+        return Ok(Outcome::Done(storage::spliced(
+            &encoded,
+            Some(entry.revision),
+        )));
     }
     let change = Change::Delete { last: encoded };
-    let write = storage::write(&call.resource, entry.key.clone(), Expect::Revision(entry.revision), change);
+    let write = storage::write(
+        &call.resource,
+        entry.key.clone(),
+        Expect::Revision(entry.revision),
+        change,
+    );
     match call.server.store.commit(write).await {
         Ok(entry) => {
             effects::removed(&call.server, &call.resource, &entry).await;

@@ -26,7 +26,9 @@ pub async fn create_object(call: &Call, mut object: Value) -> Result<Bytes, ApiE
     let dry_run = call.dry_run()?;
     metadata::check_namespace(call, &mut object)?;
     if !text(&object, &["metadata", "resourceVersion"]).is_empty() {
-        return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
+        return Err(ApiError::bad_request(
+            "resourceVersion should not be set on objects to be created",
+        ));
     }
     structural::default(&call.version().schema(), &mut object);
     strategy::defaults(&call.resource, &mut object);
@@ -35,13 +37,15 @@ pub async fn create_object(call: &Call, mut object: Value) -> Result<Bytes, ApiE
     let base = text(&object, &["metadata", "generateName"]).to_owned();
     let generated = text(&object, &["metadata", "name"]).is_empty() && !base.is_empty();
     metadata::fill(call, &mut object);
+    metadata::normalize(&call.resource, &mut object);
     strategy::prepare_create(call, &mut object).await?;
     structural::prune(&call.version().schema(), &mut object);
     structural::default(&call.version().schema(), &mut object);
     strategy::defaults(&call.resource, &mut object);
     for _ in 0..NAME_ATTEMPTS {
         if generated {
-            crate::object::metadata(&mut object).insert("name".into(), metadata::generate_name(&base).into());
+            crate::object::metadata(&mut object)
+                .insert("name".into(), metadata::generate_name(&base).into());
         }
         commit::validate(call, &object, None)?;
         admission::validate(call, Operation::Create, Some(&object), None).await?;
@@ -52,5 +56,7 @@ pub async fn create_object(call: &Call, mut object: Value) -> Result<Bytes, ApiE
             Outcome::Conflict => break,
         }
     }
-    Err(ApiError::already_exists(call.resource.subject(crate::object::name(&object))))
+    Err(ApiError::already_exists(
+        call.resource.subject(crate::object::name(&object)),
+    ))
 }

@@ -29,8 +29,15 @@ pub async fn update(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiErro
     }
     let unconditional = text(&object, &["metadata", "resourceVersion"]).is_empty();
     if unconditional && !call.resource.unconditional_update {
-        let cause = Cause::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
-        return Err(ApiError::invalid(call.resource.kind_subject(call.name()), &[cause]));
+        let cause = Cause::invalid(
+            "metadata.resourceVersion",
+            &json!(0),
+            "must be specified for an update",
+        );
+        return Err(ApiError::invalid(
+            call.resource.kind_subject(call.name()),
+            &[cause],
+        ));
     }
     let stored = modify(call, unconditional, |_| Ok(object.clone())).await?;
     respond::object(call, StatusCode::OK, &stored)
@@ -47,7 +54,11 @@ pub async fn modify(
     let key = storage::key(&call.resource, call.namespace(), call.name());
     let attempts = if retry { MAX_ATTEMPTS } else { 1 };
     for _ in 0..attempts {
-        let entry = call.server.store.get(&call.resource.storage, &key).ok_or_else(|| call.not_found())?;
+        let entry = call
+            .server
+            .store
+            .get(&call.resource.storage, &key)
+            .ok_or_else(|| call.not_found())?;
         let mut old = storage::parse(&entry)?;
         respond::convert(&call.resource, call.version(), &mut old);
         let new = change(&old)?;
@@ -60,11 +71,18 @@ pub async fn modify(
 }
 
 /// As [`modify`], for changes the server itself makes on behalf of a subresource: spec and status together, no admission.
-pub async fn modify_internal(call: &Call, change: impl Fn(&Value) -> Result<Value, ApiError>) -> Result<Bytes, ApiError> {
+pub async fn modify_internal(
+    call: &Call,
+    change: impl Fn(&Value) -> Result<Value, ApiError>,
+) -> Result<Bytes, ApiError> {
     let key = storage::key(&call.resource, call.namespace(), call.name());
     let dry_run = call.dry_run()?;
     for _ in 0..MAX_ATTEMPTS {
-        let entry = call.server.store.get(&call.resource.storage, &key).ok_or_else(|| call.not_found())?;
+        let entry = call
+            .server
+            .store
+            .get(&call.resource.storage, &key)
+            .ok_or_else(|| call.not_found())?;
         let mut old = storage::parse(&entry)?;
         respond::convert(&call.resource, call.version(), &mut old);
         let new = change(&old)?;
@@ -77,7 +95,12 @@ pub async fn modify_internal(call: &Call, change: impl Fn(&Value) -> Result<Valu
 }
 
 /// Takes a changed object through everything between decoding and the store.
-async fn apply(call: &Call, entry: &Entry, old: &Value, mut new: Value) -> Result<Outcome, ApiError> {
+async fn apply(
+    call: &Call,
+    entry: &Entry,
+    old: &Value,
+    mut new: Value,
+) -> Result<Outcome, ApiError> {
     let dry_run = call.dry_run()?;
     check_preconditions(call, old, &new)?;
     metadata::keep(old, &mut new);
@@ -90,6 +113,7 @@ async fn apply(call: &Call, entry: &Entry, old: &Value, mut new: Value) -> Resul
     structural::prune(&schema, &mut new);
     structural::default(&schema, &mut new);
     metadata::keep(old, &mut new);
+    metadata::normalize(&call.resource, &mut new);
     bump_generation(call, old, &mut new);
     commit::validate(call, &new, Some(old))?;
     admission::validate(call, Operation::Update, Some(&new), Some(old)).await?;
@@ -102,9 +126,13 @@ async fn apply(call: &Call, entry: &Entry, old: &Value, mut new: Value) -> Resul
 
 fn check_preconditions(call: &Call, old: &Value, new: &Value) -> Result<(), ApiError> {
     let subject = call.resource.subject(call.name());
-    let (had, has) = (text(old, &["metadata", "uid"]), text(new, &["metadata", "uid"]));
+    let (had, has) = (
+        text(old, &["metadata", "uid"]),
+        text(new, &["metadata", "uid"]),
+    );
     if !has.is_empty() && has != had {
-        let why = format!("Precondition failed: UID in precondition: {has}, UID in object meta: {had}");
+        let why =
+            format!("Precondition failed: UID in precondition: {has}, UID in object meta: {had}");
         return Err(ApiError::conflict(subject, &why));
     }
     let version = text(new, &["metadata", "resourceVersion"]);
@@ -129,7 +157,11 @@ fn split(call: &Call, old: &Value, new: &mut Value) {
             let mut result = old.clone();
             set(&mut result, "status", new.get("status"));
             if call.resource.custom {
-                set(&mut result["metadata"], "managedFields", at(new, &["metadata", "managedFields"]));
+                set(
+                    &mut result["metadata"],
+                    "managedFields",
+                    at(new, &["metadata", "managedFields"]),
+                );
             } else {
                 // Built-in kinds take labels and annotations on this endpoint too.
                 set(&mut result, "metadata", new.get("metadata"));
@@ -152,19 +184,39 @@ fn bump_generation(call: &Call, old: &Value, new: &mut Value) {
     if !call.resource.generation {
         return;
     }
-    let content = |value: &Value| -> Vec<(String, Value)> {
-        let skipped = |key: &str| matches!(key, "apiVersion" | "kind" | "metadata") || (key == "status" && call.version().status);
-        value.as_object().into_iter().flatten().filter(|(k, _)| !skipped(k)).map(|(k, v)| (k.clone(), v.clone())).collect()
+    let skipped = |key: &str| {
+        matches!(key, "apiVersion" | "kind" | "metadata")
+            || (key == "status" && call.version().status)
     };
-    if content(old) != content(new) {
-        let generation = at(old, &["metadata", "generation"]).and_then(Value::as_i64).unwrap_or(0) + 1;
+    let changed = {
+        let content = |value: &'_ Value| -> usize {
+            value
+                .as_object()
+                .into_iter()
+                .flatten()
+                .filter(|(k, _)| !skipped(k))
+                .count()
+        };
+        let members = new
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter(|(k, _)| !skipped(k));
+        content(old) != content(new) || members.into_iter().any(|(k, v)| old.get(k) != Some(v))
+    };
+    if changed {
+        let generation = at(old, &["metadata", "generation"])
+            .and_then(Value::as_i64)
+            .unwrap_or(0)
+            + 1;
         object::metadata(new).insert("generation".into(), generation.into());
     }
 }
 
 /// Records in `managedFields` who set what. Apply has done so itself.
 pub fn track(call: &Call, old: Option<&Value>, new: &mut Value) {
-    if call.verb == "patch" && matches!(super::patch::Kind::of(call), Ok(super::patch::Kind::Apply)) {
+    if call.verb == "patch" && matches!(super::patch::Kind::of(call), Ok(super::patch::Kind::Apply))
+    {
         return;
     }
     track_update(&call.version().schema(), old, new, &manager(call));
@@ -172,11 +224,20 @@ pub fn track(call: &Call, old: Option<&Value>, new: &mut Value) {
 
 /// Who writes: the `fieldManager` parameter, or the program's name in `User-Agent`.
 pub fn manager(call: &Call) -> Manager {
-    let agent = call.headers.get(http::header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or("unknown");
+    let agent = call
+        .headers
+        .get(http::header::USER_AGENT)
+        .and_then(|v| v.to_str().ok())
+        .unwrap_or("unknown");
     let name = match call.query.get("fieldManager") {
         "" => agent.split('/').next().unwrap_or(agent),
         name => name,
     };
     let subresource = call.target.subresource.clone().filter(|s| !s.is_empty());
-    Manager { name: name.chars().take(128).collect(), api_version: call.api_version(), subresource, time: object::now() }
+    Manager {
+        name: name.chars().take(128).collect(),
+        api_version: call.api_version(),
+        subresource,
+        time: object::now(),
+    }
 }

@@ -18,8 +18,7 @@ use tokio::time::Instant;
 use super::select::Selection;
 use super::{Call, respond};
 use crate::http::body::{self, Body};
-use crate::http::negotiate::{Accept, Encoding, PROTOBUF, Shape};
-use crate::http::request::Query;
+use crate::http::negotiate::{Encoding, PROTOBUF, Shape};
 use crate::status::ApiError;
 use crate::storage::{Entry, ObjectMeta};
 
@@ -49,7 +48,9 @@ pub fn watch(call: &Call) -> Result<Response<Body>, ApiError> {
     }
     let asked = match call.query.get("resourceVersion") {
         "" | "0" => None,
-        text => Some(text.parse::<u64>().map_err(|_| ApiError::bad_request(format!("Invalid value: {text:?}: not a resourceVersion")))?),
+        text => Some(text.parse::<u64>().map_err(|_| {
+            ApiError::bad_request(format!("Invalid value: {text:?}: not a resourceVersion"))
+        })?),
     };
     if let Some(revision) = asked {
         super::list::check_not_ahead(call, revision)?;
@@ -60,7 +61,11 @@ pub fn watch(call: &Call) -> Result<Response<Body>, ApiError> {
         (list.items, Ok(watcher), list.revision)
     } else {
         let watcher = store.watch(resource, asked);
-        (Vec::new(), watcher, asked.unwrap_or_else(|| store.revision()))
+        (
+            Vec::new(),
+            watcher,
+            asked.unwrap_or_else(|| store.revision()),
+        )
     };
     let watcher = match watcher {
         Ok(watcher) => watcher,
@@ -71,7 +76,11 @@ pub fn watch(call: &Call) -> Result<Response<Body>, ApiError> {
         Some(namespace) => watcher.in_namespace(namespace),
         None => watcher,
     };
-    let timeout = call.query.number("timeoutSeconds")?.filter(|t| *t > 0).map_or(DEFAULT_TIMEOUT, Duration::from_secs);
+    let timeout = call
+        .query
+        .number("timeoutSeconds")?
+        .filter(|t| *t > 0)
+        .map_or(DEFAULT_TIMEOUT, Duration::from_secs);
     let state = State {
         encoder: Encoder::of(call),
         selection,
@@ -81,14 +90,17 @@ pub fn watch(call: &Call) -> Result<Response<Body>, ApiError> {
         bookmarks,
         deadline: Instant::now() + timeout,
         bookmark_at: Instant::now() + BOOKMARK_PERIOD,
-        stop: call.server.stop.clone(),
+        stop: call.stop.clone(),
         ended: false,
     };
     let stream = stream::unfold(state, |mut state| async move {
         let frame = state.next().await?;
         Some((Ok(Frame::data(frame)), state))
     });
-    Ok(stream_response(call, StreamBody::new(stream.boxed()).boxed_unsync()))
+    Ok(stream_response(
+        call,
+        StreamBody::new(stream.boxed()).boxed_unsync(),
+    ))
 }
 
 fn stream_response(call: &Call, stream: Body) -> Response<Body> {
@@ -182,7 +194,8 @@ impl State {
 
     /// An object that enters or leaves the selection is added or deleted, whatever happened to it.
     fn add(&mut self, frame: &mut BytesMut, event: &Event<ObjectMeta>) {
-        let is = self.selection.is_everything() || (event.kind != EventKind::Deleted && self.selection.matches(&event.entry));
+        let is = self.selection.is_everything()
+            || (event.kind != EventKind::Deleted && self.selection.matches(&event.entry));
         let was = match &event.previous {
             _ if self.selection.is_everything() => event.kind != EventKind::Added,
             Some(previous) => self.selection.matches(previous),
@@ -199,7 +212,10 @@ impl State {
     }
 
     fn too_old(&mut self, oldest: u64) -> Bytes {
-        let status = ApiError::expired(format!("too old resource version: {} ({oldest})", self.watcher.progress()));
+        let status = ApiError::expired(format!(
+            "too old resource version: {} ({oldest})",
+            self.watcher.progress()
+        ));
         self.encoder.event("ERROR", &status.body)
     }
 }
@@ -214,25 +230,19 @@ struct Encoder {
 
 impl Encoder {
     fn of(call: &Call) -> Self {
-        let call = Call {
-            server: call.server.clone(),
-            user: crate::authn::User::default(),
-            verb: call.verb,
-            target: call.target.clone(),
-            resource: call.resource.clone(),
-            query: Query::clone(&call.query),
-            headers: http::HeaderMap::new(),
-            accept: Accept { ..call.accept },
-            warnings: std::sync::Mutex::default(),
-        };
-        Self { call, columns: true }
+        let call = call.about(call.target.clone());
+        Self {
+            call,
+            columns: true,
+        }
     }
 
     fn entry(&mut self, name: &str, entry: &Entry) -> Bytes {
-        let bytes = match respond::in_version(&self.call.resource, self.call.version(), &entry.bytes) {
-            Ok(bytes) => bytes,
-            Err(error) => return self.event("ERROR", &error.body),
-        };
+        let bytes =
+            match respond::in_version(&self.call.resource, self.call.version(), &entry.bytes) {
+                Ok(bytes) => bytes,
+                Err(error) => return self.event("ERROR", &error.body),
+            };
         if self.call.accept.shape == Shape::Object && self.call.accept.encoding == Encoding::Json {
             let mut line = BytesMut::with_capacity(bytes.len() + 40);
             line.put_slice(b"{\"type\":\"");
@@ -272,9 +282,16 @@ impl Encoder {
             Shape::Table => {
                 let meta = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
                 let with_columns = std::mem::take(&mut self.columns);
-                respond::table(&self.call, std::slice::from_ref(&object), meta, with_columns)
+                respond::table(
+                    &self.call,
+                    std::slice::from_ref(&object),
+                    meta,
+                    with_columns,
+                )
             }
-            Shape::PartialMetadata | Shape::PartialMetadataList => respond::partial(&self.call, &object),
+            Shape::PartialMetadata | Shape::PartialMetadataList => {
+                respond::partial(&self.call, &object)
+            }
         }
     }
 
@@ -287,7 +304,14 @@ impl Encoder {
 
     /// A length-prefixed `WatchEvent` whose object is itself an envelope.
     fn protobuf_event(&self, name: &str, object: &Value) -> Option<Bytes> {
-        let raw = respond::protobuf(object).map_err(|e| tracing::warn!(error = e.message(), "cannot encode a watch event as {PROTOBUF}")).ok()?;
+        let raw = respond::protobuf(object)
+            .map_err(|e| {
+                tracing::warn!(
+                    error = e.message(),
+                    "cannot encode a watch event as {PROTOBUF}"
+                )
+            })
+            .ok()?;
         let mut message = BytesMut::with_capacity(raw.len() + 32);
         // WatchEvent { 1: type, 2: RawExtension { 1: raw } }
         put_field(&mut message, 1, name.as_bytes());

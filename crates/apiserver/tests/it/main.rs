@@ -1,0 +1,12 @@
+//! The server as its clients see it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod admission;
+mod authorization;
+mod custom;
+mod gc;
+mod kube_client;
+mod kubectl;
+mod lists;
+mod support;
+mod verbs;
