@@ -81,6 +81,10 @@ pub async fn find_kind(client: &Client, name: &str) -> Result<(ApiResource, ApiC
             continue;
         }
         for (resource, capabilities) in api_group.recommended_resources() {
+            // Aggregated groups repeat the names of kinds for actions on them.
+            if !capabilities.supports_operation(kube::discovery::verbs::LIST) {
+                continue;
+            }
             let short = SHORT_NAMES.iter().any(|(short, plural)| *short == wanted && *plural == resource.plural);
             if short || resource.plural == wanted || resource.kind.to_lowercase() == wanted {
                 return Ok((resource, capabilities));

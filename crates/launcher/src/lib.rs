@@ -24,6 +24,7 @@ pub mod domain;
 pub mod lifecycle;
 pub mod logs;
 pub mod owner;
+mod addresses;
 pub mod prepare;
 pub mod probe;
 pub mod process;

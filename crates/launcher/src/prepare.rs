@@ -12,6 +12,7 @@ use ferrovirt_machine::spec::{
     CacheMode, Content, Disk, DiskFormat, DiskSource, FileContent, IoMode, MachineSpec, Preparation,
 };
 
+use crate::addresses;
 use crate::qcow2::{self, Backing, Qcow2Error};
 
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +38,7 @@ pub fn all(mut spec: Box<MachineSpec>) -> Result<Box<MachineSpec>, PrepareError>
     for path in sockets {
         make_parent(&path)?;
     }
+    addresses::serve(&spec.dhcp);
     for disk in &mut spec.devices.disks {
         choose_cache(disk);
         choose_io(disk);

@@ -109,6 +109,8 @@ pub fn machine_spec(
         extra_arguments: ignition(&mut c),
         start_paused: firmware::starts_paused(vmi),
         grace_seconds: grace_seconds(vmi),
+        // The node agent fills these in: they name what it made.
+        dhcp: vec![],
         prepare: std::mem::take(&mut c.prepare),
     };
     if c.errors.is_empty() {

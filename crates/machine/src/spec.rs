@@ -7,6 +7,7 @@
 //! "leave it to the hypervisor", never "decide for yourself", except where a field's comment says so.
 
 mod devices;
+mod dhcp;
 mod disk;
 mod firmware;
 mod prepare;
@@ -14,6 +15,7 @@ mod prepare;
 use serde::{Deserialize, Serialize};
 
 pub use devices::*;
+pub use dhcp::*;
 pub use disk::*;
 pub use firmware::*;
 pub use prepare::*;
@@ -62,6 +64,9 @@ pub struct MachineSpec {
     pub start_paused: bool,
     /// How long a shutdown waits for the guest before it is ended.
     pub grace_seconds: u64,
+    /// Servers that tell the guest its addresses.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub dhcp: Vec<DhcpServer>,
     /// What has to exist before the domain can start, in this order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub prepare: Vec<Preparation>,

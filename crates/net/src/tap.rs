@@ -5,6 +5,8 @@
 
 use std::{fs::OpenOptions, io, os::fd::AsRawFd};
 
+use crate::link;
+
 /// `IFF_TAP | IFF_NO_PI | IFF_VNET_HDR`
 const FLAGS: u16 = 0x0002 | 0x1000 | 0x4000;
 const MULTI_QUEUE: u16 = 0x0100;
@@ -33,6 +35,10 @@ pub fn create(name: &str, uid: u32, gid: u32, queues: u32) -> io::Result<()> {
     request.name[..name.len()].copy_from_slice(name.as_bytes());
     if queues > 1 {
         request.flags |= MULTI_QUEUE;
+    }
+    if link::exists(name) {
+        // It is persistent, and a hypervisor that has it open must not be disturbed.
+        return Ok(());
     }
     let device = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
     let number = |id: u32| i32::try_from(id).map_err(io::Error::other);

@@ -74,10 +74,7 @@ pub(crate) async fn care(context: Arc<Context>, mut object: Object, mut draining
             continue;
         }
         let outcome = match seek(&context, &vmi).await {
-            Found::Launcher(launcher) => {
-                retry = RETRY_FIRST;
-                attached(&context, &launcher, &mut object, &mut draining).await
-            }
+            Found::Launcher(launcher) => attached(&context, &launcher, &mut object, &mut draining).await,
             Found::Over(end) => Ok(Some(end)),
             Found::Nothing => Ok(None),
         };
@@ -94,8 +91,9 @@ pub(crate) async fn care(context: Arc<Context>, mut object: Object, mut draining
             Ok(None) => Ok(()),
             Err(error) => Err(error),
         };
-        if let Err(error) = outcome {
-            tracing::warn!(vmi = name, error = %chain(&error), "cannot care for the instance; trying again");
+        match outcome {
+            Ok(()) => {}
+            Err(error) => tracing::warn!(vmi = name, error = %chain(&error), "cannot care for the instance; trying again"),
         }
         tokio::select! {
             () = tokio::time::sleep(retry) => {}
@@ -303,7 +301,8 @@ async fn prepare(context: &Context, launcher: &Launcher, vmi: &VirtualMachineIns
     }
     let mut defaulted = vmi.clone();
     ferrovirt_machine::defaults::apply(&mut defaulted, convert.arch);
-    let spec = machine_spec(&defaulted, &convert).map_err(Failure::Refused)?;
+    let mut spec = machine_spec(&defaulted, &convert).map_err(Failure::Refused)?;
+    spec.dhcp = networks.iter().map(|network| network.dhcp(vmi)).collect();
     let emulation = match (&context.host.kvm, spec.acceleration) {
         (Kvm::Unusable(why), Acceleration::Emulation) => Some(why.clone()),
         _ => None,

@@ -3,7 +3,7 @@
 use std::{io, net::Ipv4Addr, path::PathBuf};
 
 use ferrovirt_api::v1::{Interface, VirtualMachineInstance};
-use ferrovirt_machine::convert::InterfaceInfo;
+use ferrovirt_machine::{convert::InterfaceInfo, spec::DhcpServer};
 use ferrovirt_net::{
     masquerade::{Binding, Bound, bind},
     nft::Port,
@@ -23,6 +23,24 @@ pub(crate) struct Attached {
     pub gateway: Ipv4Addr,
     pub guest: Ipv4Addr,
     pub prefix: u8,
+}
+
+impl Attached {
+    /// The server that tells the guest the address it has behind its pod's.
+    pub(crate) fn dhcp(&self, vmi: &VirtualMachineInstance) -> DhcpServer {
+        let hostname = match vmi.spec.hostname.as_str() {
+            "" => vmi.metadata.name.clone().unwrap_or_default(),
+            name => name.to_owned(),
+        };
+        DhcpServer {
+            device: self.info.tap.clone().unwrap_or_default(),
+            address: self.guest,
+            prefix: self.prefix,
+            gateway: self.gateway,
+            hostname,
+            mtu: u16::try_from(self.bound.mtu).unwrap_or(1500),
+        }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]

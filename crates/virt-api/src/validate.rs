@@ -35,7 +35,10 @@ pub fn virtual_machine(vm: &VirtualMachine) -> Vec<Cause> {
     }
     match &spec.template {
         None => add(&mut causes, REQUIRED, "spec.template", "missing virtual machine template."),
-        Some(template) => instance_spec(&template.spec, "spec.template.spec", &mut causes),
+        Some(template) => {
+            instance_spec(&template.spec, "spec.template.spec", &mut causes);
+            unsupported(&template.spec, "spec.template.spec", &mut causes);
+        }
     }
     causes
 }
@@ -51,10 +54,15 @@ const KNOWN_STRATEGIES: [&str; 5] = [
 pub fn instance(vmi: &VirtualMachineInstance) -> Vec<Cause> {
     let mut causes = vec![];
     instance_spec(&vmi.spec, "spec", &mut causes);
-    for error in ferrovirt_machine::features::unsupported(vmi) {
+    unsupported(&vmi.spec, "spec", &mut causes);
+    causes
+}
+
+/// What the chosen hypervisor cannot do here, by the feature table.
+fn unsupported(spec: &VirtualMachineInstanceSpec, path: &str, causes: &mut Vec<Cause>) {
+    for error in ferrovirt_machine::features::unsupported_in(spec, path) {
         causes.push(Cause { reason: NOT_SUPPORTED, field: error.field, message: error.message });
     }
-    causes
 }
 
 fn instance_spec(spec: &VirtualMachineInstanceSpec, path: &str, causes: &mut Vec<Cause>) {

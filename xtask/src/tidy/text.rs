@@ -10,7 +10,8 @@ const MAX_LINES: usize = 800;
 const CODE: [&str; 5] = ["rs", "sh", "py", "ts", "tsx"];
 /// Written by a generator and checked by it.
 const GENERATED: [&str; 3] = ["crates/api/crds/", "crates/apiserver/data/", "Cargo.lock"];
-const UNSAFE_HOME: &str = "crates/libvirt/";
+/// FFI, and the one file of ioctls that no safe crate offers.
+const UNSAFE_HOMES: [&str; 2] = ["crates/libvirt/", "crates/net/src/tap.rs"];
 
 // Spelled in two halves, so that this file does not find itself.
 const MACHINE_PATHS: [&str; 2] = [concat!("/wo", "rk/"), concat!("/ro", "ot/")];
@@ -90,8 +91,8 @@ fn check_file(file: &str, text: &str, findings: &mut Vec<String>) {
         if let Some(mark) = UNFINISHED.into_iter().find(|mark| line.contains(mark)) {
             finding(&format!("unfinished work ({mark})"));
         }
-        if rust && !file.starts_with(UNSAFE_HOME) && is_unsafe(line) {
-            finding(&format!("unsafe code outside {UNSAFE_HOME}"));
+        if rust && !UNSAFE_HOMES.iter().any(|home| file.starts_with(home)) && is_unsafe(line) {
+            finding(&format!("unsafe code outside {}", UNSAFE_HOMES.join(" and ")));
         }
         if rust && pure && !in_tests && IMPURE.iter().any(|call| line.contains(call)) {
             finding("a clock or randomness in a pure crate");

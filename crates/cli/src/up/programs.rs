@@ -14,6 +14,9 @@ use ferrovirt_node_lite::images::{ImageError, Images};
 
 use super::paths::Paths;
 
+/// Where launchers find what libvirt knows of QEMU.
+const CAPABILITIES: &str = "/usr/share/ferrovirt/capabilities";
+
 pub struct Programs {
     /// Runs `pod-shim` and `pod-init`.
     pub shim: PathBuf,
@@ -78,6 +81,8 @@ pub fn node_config(paths: &Paths, programs: &Programs, node_name: &str) -> Resul
         pod_cidr: format!("10.{second}.{third}.0/24").parse()?,
         self_exe: programs.shim.clone(),
         launcher_exe: programs.launcher.clone(),
+        image_mounts: vec![(paths.capabilities(), CAPABILITIES.into())],
+        image_env: vec![("FERROVIRT_CAPABILITIES_CACHE".into(), CAPABILITIES.into())],
         cni_plugin_dirs: ferrovirt_node_lite::default_cni_plugin_dirs(),
         devices: ferrovirt_node_lite::detect_devices(),
         images: Arc::new(Store(ImageStore::open(&paths.images())?)),
