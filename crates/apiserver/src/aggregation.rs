@@ -41,20 +41,14 @@ impl Aggregation {
     }
 
     pub fn find(&self, server: &Server, group: &str, version: &str) -> Option<Route> {
-        self.load(server)
-            .get(&(group.to_owned(), version.to_owned()))
-            .cloned()
+        self.load(server).get(&(group.to_owned(), version.to_owned())).cloned()
     }
 
     /// All delegated group versions, most preferred first.
     pub fn routes(&self, server: &Server) -> Vec<Route> {
         let mut routes: Vec<Route> = self.load(server).values().cloned().collect();
         routes.sort_by(|a, b| {
-            (b.group_priority, &a.group, b.version_priority).cmp(&(
-                a.group_priority,
-                &b.group,
-                a.version_priority,
-            ))
+            (b.group_priority, &a.group, b.version_priority).cmp(&(a.group_priority, &b.group, a.version_priority))
         });
         routes
     }
@@ -66,16 +60,8 @@ impl Aggregation {
         let mut slot = self.routes.write().unwrap_or_else(PoisonError::into_inner);
         slot.get_or_insert_with(|| {
             let list = server.store.list(STORAGE, None);
-            let routes = list
-                .items
-                .iter()
-                .filter_map(|e| parse(e).ok())
-                .filter_map(|o| route(&o));
-            Arc::new(
-                routes
-                    .map(|r| ((r.group.clone(), r.version.clone()), r))
-                    .collect(),
-            )
+            let routes = list.items.iter().filter_map(|e| parse(e).ok()).filter_map(|o| route(&o));
+            Arc::new(routes.map(|r| ((r.group.clone(), r.version.clone()), r)).collect())
         })
         .clone()
     }
@@ -90,31 +76,12 @@ impl Aggregation {
                 "Local",
                 "Local APIServices are always available",
             ),
-            Some(route)
-                if server
-                    .in_process(&route.namespace, &route.service)
-                    .is_some() =>
-            {
-                object::set_condition(
-                    api_service,
-                    "Available",
-                    "True",
-                    "Passed",
-                    "all checks passed",
-                );
+            Some(route) if server.in_process(&route.namespace, &route.service).is_some() => {
+                object::set_condition(api_service, "Available", "True", "Passed", "all checks passed");
             }
             Some(route) => {
-                let message = format!(
-                    "service/{} in \"{}\" is not present",
-                    route.service, route.namespace
-                );
-                object::set_condition(
-                    api_service,
-                    "Available",
-                    "False",
-                    "ServiceNotFound",
-                    &message,
-                );
+                let message = format!("service/{} in \"{}\" is not present", route.service, route.namespace);
+                object::set_condition(api_service, "Available", "False", "ServiceNotFound", &message);
             }
         }
     }
@@ -141,9 +108,7 @@ pub fn forward(
     mut request: Request<Body>,
 ) -> BoxFuture<'static, Response<Body>> {
     let Some(handler) = server.in_process(&route.namespace, &route.service) else {
-        return Box::pin(std::future::ready(body::error(&ApiError::unavailable(
-            "service unavailable",
-        ))));
+        return Box::pin(std::future::ready(body::error(&ApiError::unavailable("service unavailable"))));
     };
     request.extensions_mut().insert(user);
     handler(request)

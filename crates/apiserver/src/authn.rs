@@ -21,11 +21,7 @@ pub struct User {
 impl User {
     /// A user with groups and nothing else.
     pub fn new(name: impl Into<String>, groups: &[&str]) -> Self {
-        Self {
-            name: name.into(),
-            groups: groups.iter().map(|g| (*g).to_owned()).collect(),
-            ..Self::default()
-        }
+        Self { name: name.into(), groups: groups.iter().map(|g| (*g).to_owned()).collect(), ..Self::default() }
     }
 
     pub fn anonymous() -> Self {
@@ -68,20 +64,12 @@ impl User {
     pub(crate) fn from_json(spec: &serde_json::Value, name_field: &str) -> Self {
         let strings = |v: &serde_json::Value| -> Vec<String> {
             v.as_array()
-                .map(|items| {
-                    items
-                        .iter()
-                        .filter_map(|s| s.as_str().map(str::to_owned))
-                        .collect()
-                })
+                .map(|items| items.iter().filter_map(|s| s.as_str().map(str::to_owned)).collect())
                 .unwrap_or_default()
         };
         Self {
             name: spec[name_field].as_str().unwrap_or_default().to_owned(),
-            uid: spec["uid"]
-                .as_str()
-                .filter(|u| !u.is_empty())
-                .map(str::to_owned),
+            uid: spec["uid"].as_str().filter(|u| !u.is_empty()).map(str::to_owned),
             groups: strings(&spec["groups"]),
             extra: spec["extra"]
                 .as_object()
@@ -96,16 +84,6 @@ pub(crate) fn from_certificate(der: &[u8]) -> Option<User> {
     let (_, cert) = x509_parser::certificate::X509Certificate::from_der(der).ok()?;
     let subject = cert.subject();
     let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
-    let groups = subject
-        .iter_organization()
-        .filter_map(|o| o.as_str().ok().map(str::to_owned))
-        .collect();
-    Some(
-        User {
-            name,
-            groups,
-            ..User::default()
-        }
-        .authenticated(),
-    )
+    let groups = subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned)).collect();
+    Some(User { name, groups, ..User::default() }.authenticated())
 }

@@ -28,14 +28,7 @@ pub async fn handle(
     if matches!(root, "api" | "apis")
         && let Some(version) = aggregated_version(headers)
     {
-        return Some(Ok(aggregated(
-            server,
-            user,
-            root == "api",
-            version,
-            headers,
-        )
-        .await));
+        return Some(Ok(aggregated(server, user, root == "api", version, headers).await));
     }
     plain(server, path, headers)
 }
@@ -43,31 +36,20 @@ pub async fn handle(
 /// The version of aggregated discovery that the client prefers, if it knows it at all.
 fn aggregated_version(headers: &HeaderMap) -> Option<&'static str> {
     ["v2", "v2beta1"].into_iter().find(|version| {
-        let wanted = [
-            ("as", "APIGroupDiscoveryList"),
-            ("g", "apidiscovery.k8s.io"),
-            ("v", *version),
-        ];
+        let wanted = [("as", "APIGroupDiscoveryList"), ("g", "apidiscovery.k8s.io"), ("v", *version)];
         negotiate::wants(headers, "application/json", &wanted)
     })
 }
 
-fn plain(
-    server: &Server,
-    path: &str,
-    headers: &HeaderMap,
-) -> Option<Result<Response<Body>, ApiError>> {
+fn plain(server: &Server, path: &str, headers: &HeaderMap) -> Option<Result<Response<Body>, ApiError>> {
     let parts: Vec<&str> = path.split('/').filter(|p| !p.is_empty()).collect();
     let document = match parts.as_slice() {
         ["api"] => {
             json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": ""}]})
         }
         ["apis"] => {
-            let groups: Vec<Value> = groups(server)
-                .iter()
-                .filter(|g| !g.group.is_empty())
-                .map(group_document)
-                .collect();
+            let groups: Vec<Value> =
+                groups(server).iter().filter(|g| !g.group.is_empty()).map(group_document).collect();
             json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
         }
         ["api", "v1"] => resource_list(&server.registry.snapshot(), "", "v1"),
@@ -130,10 +112,7 @@ fn group_document(group: &GroupVersions) -> Value {
 }
 
 /// Subresources of a version, each with the kind it answers with and its verbs.
-fn subresources(
-    resource: &Resource,
-    version: &Version,
-) -> Vec<(&'static str, Value, Vec<&'static str>)> {
+fn subresources(resource: &Resource, version: &Version) -> Vec<(&'static str, Value, Vec<&'static str>)> {
     let own = || json!({"group": resource.group, "version": version.name, "kind": resource.kind});
     let mut list = Vec::new();
     if version.status {
@@ -148,27 +127,14 @@ fn subresources(
     }
     for name in version.subresources {
         let (kind, verbs) = match *name {
-            "binding" => (
-                json!({"group": "", "version": "v1", "kind": "Binding"}),
-                vec!["create"],
-            ),
-            "eviction" => (
-                json!({"group": "policy", "version": "v1", "kind": "Eviction"}),
-                vec!["create"],
-            ),
+            "binding" => (json!({"group": "", "version": "v1", "kind": "Binding"}), vec!["create"]),
+            "eviction" => (json!({"group": "policy", "version": "v1", "kind": "Eviction"}), vec!["create"]),
             "finalize" => (own(), vec!["update"]),
-            "exec" => (
-                json!({"group": "", "version": "v1", "kind": "PodExecOptions"}),
-                vec!["create", "get"],
-            ),
-            "attach" => (
-                json!({"group": "", "version": "v1", "kind": "PodAttachOptions"}),
-                vec!["create", "get"],
-            ),
-            "portforward" => (
-                json!({"group": "", "version": "v1", "kind": "PodPortForwardOptions"}),
-                vec!["create", "get"],
-            ),
+            "exec" => (json!({"group": "", "version": "v1", "kind": "PodExecOptions"}), vec!["create", "get"]),
+            "attach" => (json!({"group": "", "version": "v1", "kind": "PodAttachOptions"}), vec!["create", "get"]),
+            "portforward" => {
+                (json!({"group": "", "version": "v1", "kind": "PodPortForwardOptions"}), vec!["create", "get"])
+            }
             _ => (own(), vec!["get"]),
         };
         list.push((name, kind, verbs));
@@ -214,12 +180,7 @@ fn storage_hash(resource: &Resource) -> String {
     use base64::Engine as _;
     use std::hash::{DefaultHasher, Hash as _, Hasher as _};
     let mut hasher = DefaultHasher::new();
-    (
-        &resource.storage_group,
-        &resource.storage_version,
-        &resource.kind,
-    )
-        .hash(&mut hasher);
+    (&resource.storage_group, &resource.storage_version, &resource.kind).hash(&mut hasher);
     base64::engine::general_purpose::STANDARD.encode(hasher.finish().to_be_bytes())
 }
 
@@ -246,11 +207,7 @@ async fn aggregated(
             };
             versions.push(json!({"version": name, "resources": resources, "freshness": freshness}));
         }
-        let meta = if core {
-            json!({})
-        } else {
-            json!({"name": group.group})
-        };
+        let meta = if core { json!({}) } else { json!({"name": group.group}) };
         items.push(json!({"metadata": meta, "versions": versions}));
     }
     let document = json!({"kind": "APIGroupDiscoveryList", "apiVersion": format!("apidiscovery.k8s.io/{version}"), "metadata": {}, "items": items});
@@ -259,12 +216,8 @@ async fn aggregated(
         _ => "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
     };
     let mut response = body::json(StatusCode::OK, &Value::Null);
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    response
-        .headers_mut()
-        .insert(header::VARY, HeaderValue::from_static("Accept"));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
     body::compress(headers, &mut response, document.to_string().into());
     response
 }
@@ -308,11 +261,7 @@ fn delegated_discovery(list: &Value, route: &Route) -> Vec<Value> {
     };
     let name = |r: &Value| r["name"].as_str().unwrap_or_default().to_owned();
     let scope = |r: &Value| {
-        if r["namespaced"] == true {
-            "Namespaced"
-        } else {
-            "Cluster"
-        }
+        if r["namespaced"] == true { "Namespaced" } else { "Cluster" }
     };
     let mut entries: Vec<Value> = Vec::new();
     for resource in all.iter().filter(|r| !name(r).contains('/')) {
@@ -330,12 +279,11 @@ fn delegated_discovery(list: &Value, route: &Route) -> Vec<Value> {
             Some(index) => index,
             // A group of subresources only, such as subresources.kubevirt.io.
             None => {
-                entries.push(json!({"resource": parent, "scope": scope(resource), "singularResource": "", "verbs": []}));
+                entries.push(json!({"resource": parent, "responseKind": {"group": "", "version": "", "kind": ""}, "scope": scope(resource), "singularResource": "", "verbs": []}));
                 entries.len() - 1
             }
         };
-        let subresource =
-            json!({"subresource": sub, "responseKind": kind(resource), "verbs": resource["verbs"]});
+        let subresource = json!({"subresource": sub, "responseKind": kind(resource), "verbs": resource["verbs"]});
         let slot = &mut entries[index]["subresources"];
         match slot.as_array_mut() {
             Some(list) => list.push(subresource),

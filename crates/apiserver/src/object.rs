@@ -38,11 +38,7 @@ pub fn field_map<'a>(object: &'a mut Value, key: &str) -> &'a mut Map<String, Va
 
 /// The items of a list member, to be changed. Nothing if there is no list.
 pub fn items_mut<'a>(object: &'a mut Value, key: &str) -> impl Iterator<Item = &'a mut Value> {
-    object
-        .get_mut(key)
-        .and_then(Value::as_array_mut)
-        .into_iter()
-        .flatten()
+    object.get_mut(key).and_then(Value::as_array_mut).into_iter().flatten()
 }
 
 /// Sets a member that is missing or null, if there is a map to set it in.
@@ -64,12 +60,7 @@ pub fn default_in(object: &mut Value, member: &str, key: &str, value: impl Into<
 pub fn strings(value: Option<&Value>) -> Vec<String> {
     value
         .and_then(Value::as_array)
-        .map(|items| {
-            items
-                .iter()
-                .filter_map(|v| v.as_str().map(str::to_owned))
-                .collect()
-        })
+        .map(|items| items.iter().filter_map(|v| v.as_str().map(str::to_owned)).collect())
         .unwrap_or_default()
 }
 
@@ -84,16 +75,15 @@ pub fn format_time(time: jiff::Timestamp) -> String {
 
 /// Sets one condition by type; `lastTransitionTime` moves only when the status does.
 pub fn set_condition(object: &mut Value, kind: &str, status: &str, reason: &str, message: &str) {
-    let holder = field_map(object, "status")
-        .entry("conditions")
-        .or_insert_with(|| json!([]));
+    let holder = field_map(object, "status").entry("conditions").or_insert_with(|| json!([]));
     if !holder.is_array() {
         *holder = json!([]);
     }
     let Some(conditions) = holder.as_array_mut() else {
         return;
     };
-    let mut fresh = json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": now()});
+    let mut fresh =
+        json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": now()});
     match conditions.iter_mut().find(|c| c["type"] == kind) {
         Some(old) => {
             if old["status"] == status {
@@ -106,10 +96,7 @@ pub fn set_condition(object: &mut Value, kind: &str, status: &str, reason: &str,
 }
 
 pub fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
-    at(object, &["status", "conditions"])?
-        .as_array()?
-        .iter()
-        .find(|c| c["type"] == kind)
+    at(object, &["status", "conditions"])?.as_array()?.iter().find(|c| c["type"] == kind)
 }
 
 /// The group of an `apiVersion`.
@@ -118,15 +105,9 @@ pub fn group_of(api_version: &str) -> &str {
 }
 
 pub fn version_of(api_version: &str) -> &str {
-    api_version
-        .split_once('/')
-        .map_or(api_version, |(_, version)| version)
+    api_version.split_once('/').map_or(api_version, |(_, version)| version)
 }
 
 pub fn api_version(group: &str, version: &str) -> String {
-    if group.is_empty() {
-        version.to_owned()
-    } else {
-        format!("{group}/{version}")
-    }
+    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
 }

@@ -29,9 +29,7 @@ pub fn handle(server: Arc<Server>, request: Request<Body>) -> BoxFuture<'static,
             Ok(Err(error)) => body::error(&error),
             Err(_) => {
                 tracing::error!(path, "a request handler panicked");
-                body::error(&ApiError::internal(
-                    "the request could not be handled; the log of the server says more",
-                ))
+                body::error(&ApiError::internal("the request could not be handled; the log of the server says more"))
             }
         }
     })
@@ -42,9 +40,7 @@ async fn run(server: Arc<Server>, mut request: Request<Body>) -> Result<Response
     let user = impersonate(&server, user, request.headers())?;
     let query = Query::parse(request.uri());
     let info = RequestInfo::parse(request.method(), request.uri(), &query);
-    server
-        .rbac
-        .authorize(&server.store, Attributes::of(&user, &info))?;
+    server.rbac.authorize(&server.store, Attributes::of(&user, &info))?;
     if let Some(route) = delegate(&server, &info) {
         return Ok(aggregation::forward(&server, &route, user, request).await);
     }
@@ -58,71 +54,34 @@ async fn run(server: Arc<Server>, mut request: Request<Body>) -> Result<Response
 fn authenticate(request: &mut Request<Body>) -> Result<User, ApiError> {
     match request.extensions_mut().remove::<User>() {
         Some(user) => Ok(user.authenticated()),
-        None if request.headers().contains_key(header::AUTHORIZATION) => {
-            Err(ApiError::unauthorized())
-        }
+        None if request.headers().contains_key(header::AUTHORIZATION) => Err(ApiError::unauthorized()),
         None => Ok(User::anonymous()),
     }
 }
 
 /// `Impersonate-User` and its companions, each of which needs the verb `impersonate`.
 fn impersonate(server: &Server, user: User, headers: &HeaderMap) -> Result<User, ApiError> {
-    let value = |name: &str| {
-        headers
-            .get(name)
-            .and_then(|v| v.to_str().ok())
-            .map(str::to_owned)
-    };
+    let value = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
     let Some(name) = value("impersonate-user") else {
-        if headers
-            .keys()
-            .any(|k| k.as_str().starts_with("impersonate-"))
-        {
-            return Err(ApiError::bad_request(
-                "impersonation of groups, uid or extra needs a user",
-            ));
+        if headers.keys().any(|k| k.as_str().starts_with("impersonate-")) {
+            return Err(ApiError::bad_request("impersonation of groups, uid or extra needs a user"));
         }
         return Ok(user);
     };
     let check = |group: &str, resource: &str, subresource: &str, namespace: &str, name: &str| {
-        let on = On::Resource {
-            group,
-            resource,
-            subresource,
-            namespace,
-            name,
-        };
-        server.rbac.authorize(
-            &server.store,
-            Attributes {
-                user: &user,
-                verb: "impersonate",
-                on,
-            },
-        )
+        let on = On::Resource { group, resource, subresource, namespace, name };
+        server.rbac.authorize(&server.store, Attributes { user: &user, verb: "impersonate", on })
     };
-    let mut acting = User {
-        name: name.clone(),
-        ..User::default()
-    };
-    match name
-        .strip_prefix("system:serviceaccount:")
-        .and_then(|rest| rest.split_once(':'))
-    {
+    let mut acting = User { name: name.clone(), ..User::default() };
+    match name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':')) {
         Some((namespace, account)) => {
             check("", "serviceaccounts", "", namespace, account)?;
-            acting.groups = vec![
-                "system:serviceaccounts".into(),
-                format!("system:serviceaccounts:{namespace}"),
-            ];
+            acting.groups = vec!["system:serviceaccounts".into(), format!("system:serviceaccounts:{namespace}")];
         }
         None => check("", "users", "", "", &name)?,
     }
-    let groups: Vec<String> = headers
-        .get_all("impersonate-group")
-        .iter()
-        .filter_map(|v| v.to_str().ok().map(str::to_owned))
-        .collect();
+    let groups: Vec<String> =
+        headers.get_all("impersonate-group").iter().filter_map(|v| v.to_str().ok().map(str::to_owned)).collect();
     for group in &groups {
         check("", "groups", "", "", group)?;
     }
@@ -134,16 +93,9 @@ fn impersonate(server: &Server, user: User, headers: &HeaderMap) -> Result<User,
         acting.uid = Some(uid);
     }
     for (header, value) in headers {
-        if let (Some(key), Ok(value)) = (
-            header.as_str().strip_prefix("impersonate-extra-"),
-            value.to_str(),
-        ) {
+        if let (Some(key), Ok(value)) = (header.as_str().strip_prefix("impersonate-extra-"), value.to_str()) {
             check("authentication.k8s.io", "userextras", key, "", value)?;
-            acting
-                .extra
-                .entry(key.to_owned())
-                .or_default()
-                .push(value.to_owned());
+            acting.extra.entry(key.to_owned()).or_default().push(value.to_owned());
         }
     }
     if acting.name != "system:anonymous" && !acting.in_group(AUTHENTICATED) {
@@ -171,22 +123,12 @@ fn delegate(server: &Server, info: &RequestInfo) -> Option<Route> {
 }
 
 /// Everything that is not a resource.
-async fn plain(
-    server: &Server,
-    user: &User,
-    path: &str,
-    headers: &HeaderMap,
-) -> Result<Response<Body>, ApiError> {
-    let first = path
-        .trim_start_matches('/')
-        .split('/')
-        .next()
-        .unwrap_or_default();
+async fn plain(server: &Server, user: &User, path: &str, headers: &HeaderMap) -> Result<Response<Body>, ApiError> {
+    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
     match first {
-        "healthz" | "livez" | "readyz" if server.stop.is_cancelled() => Ok(body::text(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "shutting down",
-        )),
+        "healthz" | "livez" | "readyz" if server.stop.is_cancelled() => {
+            Ok(body::text(StatusCode::INTERNAL_SERVER_ERROR, "shutting down"))
+        }
         "healthz" | "livez" | "readyz" => Ok(body::text(StatusCode::OK, "ok")),
         "version" => Ok(body::json(StatusCode::OK, &version())),
         "metrics" => Ok(metrics(server)),
@@ -195,9 +137,7 @@ async fn plain(
             StatusCode::OK,
             &json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]}),
         )),
-        _ => discovery::handle(server, user, path, headers)
-            .await
-            .unwrap_or_else(|| Err(ApiError::no_route())),
+        _ => discovery::handle(server, user, path, headers).await.unwrap_or_else(|| Err(ApiError::no_route())),
     }
 }
 
@@ -228,11 +168,7 @@ fn metrics(server: &Server) -> Response<Body> {
         "# TYPE apiserver_registered_watchers gauge\napiserver_registered_watchers {}\n",
         stats.watchers
     ));
-    body::respond(
-        StatusCode::OK,
-        "text/plain; version=0.0.4; charset=utf-8",
-        text,
-    )
+    body::respond(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
 }
 
 /// A request to a resource of the registry.
@@ -247,9 +183,7 @@ async fn resource(
         return Err(ApiError::no_route());
     };
     let snapshot = server.registry.snapshot();
-    let found = snapshot
-        .find(&target.group, &target.resource)
-        .filter(|r| r.version(&target.version).is_some());
+    let found = snapshot.find(&target.group, &target.resource).filter(|r| r.version(&target.version).is_some());
     let Some(resource) = found.cloned() else {
         if registry::is_workload(&target.group, &target.resource) {
             let message = format!(
@@ -260,8 +194,7 @@ async fn resource(
         }
         return Err(ApiError::no_route());
     };
-    let wrong_scope =
-        !resource.namespaced && target.namespace.is_some() && target.resource != "namespaces";
+    let wrong_scope = !resource.namespaced && target.namespace.is_some() && target.resource != "namespaces";
     if wrong_scope {
         return Err(ApiError::no_route());
     }
@@ -278,10 +211,7 @@ async fn resource(
     }
     let (parts, request_body) = request.into_parts();
     let accept = negotiate::accept(&parts.headers, !resource.custom)?;
-    let stop = parts
-        .extensions
-        .get::<Draining>()
-        .map_or_else(|| server.stop.clone(), |d| d.0.clone());
+    let stop = parts.extensions.get::<Draining>().map_or_else(|| server.stop.clone(), |d| d.0.clone());
     let call = Call {
         server,
         user,

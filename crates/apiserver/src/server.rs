@@ -87,27 +87,17 @@ pub struct Server {
 impl Server {
     /// The in-process handler of a Service.
     pub fn in_process(&self, namespace: &str, service: &str) -> Option<Handler> {
-        let handlers = self
-            .in_process
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
-        handlers
-            .get(&(namespace.to_owned(), service.to_owned()))
-            .cloned()
+        let handlers = self.in_process.read().unwrap_or_else(PoisonError::into_inner);
+        handlers.get(&(namespace.to_owned(), service.to_owned())).cloned()
     }
 
     /// The in-process handler of a subresource.
     pub fn subresource(&self, group: &str, plural: &str, subresource: &str) -> Option<Handler> {
-        let handlers = self
-            .subresources
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let handlers = self.subresources.read().unwrap_or_else(PoisonError::into_inner);
         if handlers.is_empty() {
             return None;
         }
-        handlers
-            .get(&(group.to_owned(), plural.to_owned(), subresource.to_owned()))
-            .cloned()
+        handlers.get(&(group.to_owned(), plural.to_owned(), subresource.to_owned())).cloned()
     }
 }
 
@@ -166,28 +156,14 @@ impl ApiServer {
     /// The handler gets the original request (upgrades still possible) with the [`User`] as an extension.
     pub fn register_in_process(&self, namespace: &str, service: &str, handler: Handler) {
         let key = (namespace.to_owned(), service.to_owned());
-        self.server
-            .in_process
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(key, handler);
+        self.server.in_process.write().unwrap_or_else(PoisonError::into_inner).insert(key, handler);
         controllers::refresh_api_services(&self.server);
     }
 
     /// Serves a subresource of a resource (such as `log` of pods) after the usual authorization.
-    pub fn register_subresource(
-        &self,
-        group: &str,
-        plural: &str,
-        subresource: &str,
-        handler: Handler,
-    ) {
+    pub fn register_subresource(&self, group: &str, plural: &str, subresource: &str, handler: Handler) {
         let key = (group.to_owned(), plural.to_owned(), subresource.to_owned());
-        self.server
-            .subresources
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(key, handler);
+        self.server.subresources.write().unwrap_or_else(PoisonError::into_inner).insert(key, handler);
     }
 
     /// Ends watches and controllers, then closes the store.
@@ -207,12 +183,19 @@ async fn bootstrap(server: &Arc<Server>, config: Config) -> Result<(), StartErro
     create_absent(&client, &namespaces).await?;
     // Together, so that they share syncs of the store.
     let policy = authz::bootstrap_policy();
-    let (roles, crds) = futures::join!(
-        create_absent(&client, &policy),
-        apply_crds(&client, &config.crds)
-    );
+    let (roles, crds) = futures::join!(create_absent(&client, &policy), apply_crds(&client, &config.crds));
     roles.and(crds)?;
-    create_absent(&client, &config.bootstrap).await
+    // Namespaces before what is in them; webhooks last, since their handlers are registered after the start.
+    let rank = |object: &Value| match object::text(object, &["kind"]) {
+        "Namespace" => 0,
+        "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration" => 2,
+        _ => 1,
+    };
+    for phase in 0..=2 {
+        let objects: Vec<Value> = config.bootstrap.iter().filter(|o| rank(o) == phase).cloned().collect();
+        create_absent(&client, &objects).await?;
+    }
+    Ok(())
 }
 
 async fn create_absent(client: &Client, objects: &[Value]) -> Result<(), StartError> {
@@ -245,9 +228,9 @@ async fn apply_crds(client: &Client, crds: &[Value]) -> Result<(), StartError> {
 /// True if everything in `wanted` is in `current` already; defaults may have been added there.
 fn contains(current: &Value, wanted: &Value) -> bool {
     match (current, wanted) {
-        (Value::Object(current), Value::Object(wanted)) => wanted.iter().all(|(key, value)| {
-            value.is_null() || current.get(key).is_some_and(|c| contains(c, value))
-        }),
+        (Value::Object(current), Value::Object(wanted)) => {
+            wanted.iter().all(|(key, value)| value.is_null() || current.get(key).is_some_and(|c| contains(c, value)))
+        }
         (Value::Array(current), Value::Array(wanted)) => {
             current.len() == wanted.len() && current.iter().zip(wanted).all(|(c, w)| contains(c, w))
         }
@@ -257,11 +240,7 @@ fn contains(current: &Value, wanted: &Value) -> bool {
 
 fn failed(object: &Value, error: &ApiError) -> StartError {
     StartError::Bootstrap {
-        what: format!(
-            "{} {}",
-            object::text(object, &["kind"]),
-            object::name(object)
-        ),
+        what: format!("{} {}", object::text(object, &["kind"]), object::name(object)),
         message: error.message().to_owned(),
     }
 }

@@ -56,10 +56,7 @@ pub struct ClientService {
 
 impl ClientService {
     pub(crate) fn new(inner: ApiService, user: User) -> Self {
-        Self {
-            inner,
-            user: user.authenticated(),
-        }
+        Self { inner, user: user.authenticated() }
     }
 }
 

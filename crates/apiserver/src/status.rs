@@ -23,31 +23,19 @@ pub struct Subject<'a> {
 
 impl Subject<'_> {
     fn qualified(&self) -> String {
-        if self.group.is_empty() {
-            self.kind.to_owned()
-        } else {
-            format!("{}.{}", self.kind, self.group)
-        }
+        if self.group.is_empty() { self.kind.to_owned() } else { format!("{}.{}", self.kind, self.group) }
     }
 }
 
 impl Resource {
     /// The subject of errors about one object of this resource.
     pub fn subject<'a>(&'a self, name: &'a str) -> Subject<'a> {
-        Subject {
-            group: &self.group,
-            kind: &self.plural,
-            name,
-        }
+        Subject { group: &self.group, kind: &self.plural, name }
     }
 
     /// The same for `Invalid`, which names the kind instead of the plural.
     pub fn kind_subject<'a>(&'a self, name: &'a str) -> Subject<'a> {
-        Subject {
-            group: &self.group,
-            kind: &self.kind,
-            name,
-        }
+        Subject { group: &self.group, kind: &self.kind, name }
     }
 }
 
@@ -60,22 +48,13 @@ impl ApiError {
         if !reason.is_empty() {
             body["reason"] = reason.into();
         }
-        Self {
-            code,
-            body: Box::new(body),
-        }
+        Self { code, body: Box::new(body) }
     }
 
     /// A `Status` made by somebody else (a webhook, an aggregated handler).
     pub fn from_status(body: Value) -> Self {
-        let code = body["code"]
-            .as_u64()
-            .and_then(|c| u16::try_from(c).ok())
-            .unwrap_or(500);
-        Self {
-            code,
-            body: Box::new(body),
-        }
+        let code = body["code"].as_u64().and_then(|c| u16::try_from(c).ok()).unwrap_or(500);
+        Self { code, body: Box::new(body) }
     }
 
     pub fn message(&self) -> &str {
@@ -88,11 +67,7 @@ impl ApiError {
 
     fn about(mut self, subject: Subject<'_>) -> Self {
         let mut details = json!({});
-        for (key, value) in [
-            ("name", subject.name),
-            ("group", subject.group),
-            ("kind", subject.kind),
-        ] {
+        for (key, value) in [("name", subject.name), ("group", subject.group), ("kind", subject.kind)] {
             if !value.is_empty() {
                 details[key] = value.into();
             }
@@ -110,75 +85,37 @@ impl ApiError {
     }
 
     pub fn forbidden(subject: Subject<'_>, why: &str) -> Self {
-        let name = if subject.name.is_empty() {
-            String::new()
-        } else {
-            format!(" \"{}\"", subject.name)
-        };
-        Self::new(
-            403,
-            "Forbidden",
-            format!("{}{name} is forbidden: {why}", subject.qualified()),
-        )
-        .about(subject)
+        let name = if subject.name.is_empty() { String::new() } else { format!(" \"{}\"", subject.name) };
+        Self::new(403, "Forbidden", format!("{}{name} is forbidden: {why}", subject.qualified())).about(subject)
     }
 
     pub fn not_found(subject: Subject<'_>) -> Self {
-        Self::new(
-            404,
-            "NotFound",
-            format!("{} \"{}\" not found", subject.qualified(), subject.name),
-        )
-        .about(subject)
+        Self::new(404, "NotFound", format!("{} \"{}\" not found", subject.qualified(), subject.name)).about(subject)
     }
 
     /// The path leads nowhere: no such group, version or resource.
     pub fn no_route() -> Self {
-        let mut error = Self::new(
-            404,
-            "NotFound",
-            "the server could not find the requested resource",
-        );
+        let mut error = Self::new(404, "NotFound", "the server could not find the requested resource");
         error.body["details"] = json!({});
         error
     }
 
     pub fn method_not_allowed(subject: Subject<'_>) -> Self {
-        Self::new(
-            405,
-            "MethodNotAllowed",
-            "the server does not allow this method on the requested resource",
-        )
-        .about(subject)
+        Self::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+            .about(subject)
     }
 
     pub fn not_acceptable(accepted: &str) -> Self {
-        Self::new(
-            406,
-            "NotAcceptable",
-            format!("only the following media types are accepted: {accepted}"),
-        )
+        Self::new(406, "NotAcceptable", format!("only the following media types are accepted: {accepted}"))
     }
 
     pub fn already_exists(subject: Subject<'_>) -> Self {
-        Self::new(
-            409,
-            "AlreadyExists",
-            format!(
-                "{} \"{}\" already exists",
-                subject.qualified(),
-                subject.name
-            ),
-        )
-        .about(subject)
+        Self::new(409, "AlreadyExists", format!("{} \"{}\" already exists", subject.qualified(), subject.name))
+            .about(subject)
     }
 
     pub fn conflict(subject: Subject<'_>, why: &str) -> Self {
-        let message = format!(
-            "Operation cannot be fulfilled on {} \"{}\": {why}",
-            subject.qualified(),
-            subject.name
-        );
+        let message = format!("Operation cannot be fulfilled on {} \"{}\": {why}", subject.qualified(), subject.name);
         Self::new(409, "Conflict", message).about(subject)
     }
 
@@ -195,45 +132,29 @@ impl ApiError {
     }
 
     pub fn too_large() -> Self {
-        Self::new(
-            413,
-            "RequestEntityTooLarge",
-            "Request entity too large: limit is 3145728",
-        )
+        Self::new(413, "RequestEntityTooLarge", "Request entity too large: limit is 3145728")
     }
 
     pub fn unsupported_media(accepted: &str) -> Self {
         Self::new(
             415,
             "UnsupportedMediaType",
-            format!(
-                "the body of the request was in an unknown format - accepted media types include: {accepted}"
-            ),
+            format!("the body of the request was in an unknown format - accepted media types include: {accepted}"),
         )
     }
 
     /// 422 with one cause per wrong field.
     pub fn invalid(subject: Subject<'_>, causes: &[Cause]) -> Self {
         let summary = ferrovirt_schema::cause::summary(causes);
-        let message = format!(
-            "{} \"{}\" is invalid: {summary}",
-            subject.qualified(),
-            subject.name
-        );
+        let message = format!("{} \"{}\" is invalid: {summary}", subject.qualified(), subject.name);
         let mut error = Self::new(422, "Invalid", message).about(subject);
-        error.body["details"]["causes"] = causes
-            .iter()
-            .map(|c| json!({"reason": c.kind.as_str(), "message": c.message, "field": c.field}))
-            .collect();
+        error.body["details"]["causes"] =
+            causes.iter().map(|c| json!({"reason": c.kind.as_str(), "message": c.message, "field": c.field})).collect();
         error
     }
 
     pub fn internal(message: impl Into<String>) -> Self {
-        Self::new(
-            500,
-            "InternalError",
-            format!("Internal error occurred: {}", message.into()),
-        )
+        Self::new(500, "InternalError", format!("Internal error occurred: {}", message.into()))
     }
 
     pub fn unavailable(message: impl Into<String>) -> Self {

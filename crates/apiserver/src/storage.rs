@@ -76,10 +76,7 @@ impl From<MetadataOutline> for ObjectMeta {
             uid: outline.uid.into(),
             deleting: outline.deletion_timestamp.is_some(),
             labels: outline.labels.filter(|l| !l.is_empty()).map(Arc::new),
-            owners: outline
-                .owner_references
-                .filter(|o| !o.is_empty())
-                .map(Into::into),
+            owners: outline.owner_references.filter(|o| !o.is_empty()).map(Into::into),
             finalizers: outline.finalizers.filter(|f| !f.is_empty()).map(Into::into),
         }
     }
@@ -122,11 +119,7 @@ pub fn encode(object: &Value, api_version: &str) -> Result<Encoded, ApiError> {
         }
     }
     tail.put_u8(b'}');
-    Ok(Encoded {
-        head: head.freeze(),
-        tail: tail.freeze(),
-        meta,
-    })
+    Ok(Encoded { head: head.freeze(), tail: tail.freeze(), meta })
 }
 
 fn put(buffer: &mut BytesMut, value: &Value) -> Result<(), ApiError> {
@@ -134,8 +127,7 @@ fn put(buffer: &mut BytesMut, value: &Value) -> Result<(), ApiError> {
 }
 
 fn put_key(buffer: &mut BytesMut, key: &str) -> Result<(), ApiError> {
-    serde_json::to_writer((&mut *buffer).writer(), key)
-        .map_err(|e| ApiError::internal(e.to_string()))?;
+    serde_json::to_writer((&mut *buffer).writer(), key).map_err(|e| ApiError::internal(e.to_string()))?;
     buffer.put_u8(b':');
     Ok(())
 }
@@ -170,51 +162,26 @@ pub fn spliced(encoded: &Encoded, revision: Option<u64>) -> Bytes {
 }
 
 pub fn parse(entry: &Entry) -> Result<Value, ApiError> {
-    serde_json::from_slice(&entry.bytes)
-        .map_err(|e| ApiError::internal(format!("stored object {}: {e}", entry.key)))
+    serde_json::from_slice(&entry.bytes).map_err(|e| ApiError::internal(format!("stored object {}: {e}", entry.key)))
 }
 
 pub fn key(resource: &Resource, namespace: Option<&str>, name: &str) -> Key {
-    Key::new(
-        if resource.namespaced {
-            namespace.unwrap_or_default()
-        } else {
-            ""
-        },
-        name,
-    )
+    Key::new(if resource.namespaced { namespace.unwrap_or_default() } else { "" }, name)
 }
 
 /// A write, with the durability of its resource.
-pub fn write(
-    resource: &Resource,
-    key: Key,
-    expect: Expect,
-    change: Change<ObjectMeta>,
-) -> Write<ObjectMeta> {
-    let durability = if resource.relaxed {
-        Durability::Relaxed
-    } else {
-        Durability::Synced
-    };
-    Write {
-        resource: resource.storage.clone(),
-        key,
-        expect,
-        durability,
-        change,
-    }
+pub fn write(resource: &Resource, key: Key, expect: Expect, change: Change<ObjectMeta>) -> Write<ObjectMeta> {
+    let durability = if resource.relaxed { Durability::Relaxed } else { Durability::Synced };
+    Write { resource: resource.storage.clone(), key, expect, durability, change }
 }
 
 /// Errors of the store other than conflicts, which callers handle.
 pub fn store_error(error: &CommitError<ObjectMeta>) -> ApiError {
     match error {
         CommitError::Conflict { .. } => ApiError::internal("unexpected conflict in the store"),
-        CommitError::Full(source) => ApiError::new(
-            507,
-            "InsufficientStorage",
-            format!("the store cannot write: {source}"),
-        ),
+        CommitError::Full(source) => {
+            ApiError::new(507, "InsufficientStorage", format!("the store cannot write: {source}"))
+        }
         CommitError::Closed => ApiError::unavailable("the server is shutting down"),
     }
 }

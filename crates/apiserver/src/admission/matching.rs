@@ -28,30 +28,20 @@ pub fn matches(
     old: Option<&Value>,
 ) -> Option<String> {
     let requested = call.version().name.as_str();
-    let others = call
-        .resource
-        .versions
-        .iter()
-        .map(|v| v.name.as_str())
-        .filter(|v| hook.equivalent && *v != requested);
-    let version = std::iter::once(requested).chain(others).find(|version| {
-        hook.rules
-            .iter()
-            .any(|rule| rule.matches(call, version, operation))
-    })?;
+    let others = call.resource.versions.iter().map(|v| v.name.as_str()).filter(|v| hook.equivalent && *v != requested);
+    let version = std::iter::once(requested)
+        .chain(others)
+        .find(|version| hook.rules.iter().any(|rule| rule.matches(call, version, operation)))?;
     if !hook.namespace_selector.is_everything() {
         // Cluster-scoped objects are not in a namespace that a selector could exclude.
-        let selected = super::namespace_labels(call, object.or(old))
-            .is_none_or(|labels| hook.namespace_selector.matches(&labels));
+        let selected =
+            super::namespace_labels(call, object.or(old)).is_none_or(|labels| hook.namespace_selector.matches(&labels));
         if !selected {
             return None;
         }
     }
     if !hook.object_selector.is_everything()
-        && ![object, old]
-            .into_iter()
-            .flatten()
-            .any(|o| selects(&hook.object_selector, o))
+        && ![object, old].into_iter().flatten().any(|o| selects(&hook.object_selector, o))
     {
         return None;
     }
@@ -59,16 +49,14 @@ pub fn matches(
 }
 
 fn selects(selector: &LabelSelector, object: &Value) -> bool {
-    let labels: BTreeMap<String, String> = at(object, &["metadata", "labels"])
-        .and_then(|l| serde_json::from_value(l.clone()).ok())
-        .unwrap_or_default();
+    let labels: BTreeMap<String, String> =
+        at(object, &["metadata", "labels"]).and_then(|l| serde_json::from_value(l.clone()).ok()).unwrap_or_default();
     selector.matches(&labels)
 }
 
 impl Rule {
     fn matches(&self, call: &Call, version: &str, operation: Operation) -> bool {
-        let any =
-            |list: &[String], value: &str| list.iter().any(|item| item == "*" || item == value);
+        let any = |list: &[String], value: &str| list.iter().any(|item| item == "*" || item == value);
         let scope = match self.scope.as_str() {
             "Cluster" => !call.resource.namespaced,
             "Namespaced" => call.resource.namespaced,
@@ -78,10 +66,7 @@ impl Rule {
             && any(&self.operations, operation.as_str())
             && any(&self.groups, &call.resource.group)
             && any(&self.versions, version)
-            && self
-                .resources
-                .iter()
-                .any(|r| resource_matches(r, &call.resource.plural, call.subresource()))
+            && self.resources.iter().any(|r| resource_matches(r, &call.resource.plural, call.subresource()))
     }
 }
 
@@ -111,11 +96,7 @@ mod tests {
             ("*/scale", "vms", "", false),
         ];
         for (rule, plural, sub, expected) in cases {
-            assert_eq!(
-                resource_matches(rule, plural, sub),
-                expected,
-                "{rule} {plural}/{sub}"
-            );
+            assert_eq!(resource_matches(rule, plural, sub), expected, "{rule} {plural}/{sub}");
         }
     }
 }

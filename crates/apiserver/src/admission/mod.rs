@@ -32,29 +32,34 @@ impl Operation {
     }
 }
 
+/// A kind that is going away takes no new objects.
+pub fn kind_lifecycle(call: &Call) -> Result<(), ApiError> {
+    if !call.resource.custom {
+        return Ok(());
+    }
+    let key = ferrovirt_store::Key::new("", call.resource.qualified());
+    let going = call.server.store.get(crate::crd::STORAGE, &key).is_some_and(|e| e.meta.deleting);
+    if going {
+        return Err(ApiError::new(
+            405,
+            "MethodNotAllowed",
+            "create not allowed while custom resource definition is terminating",
+        ));
+    }
+    Ok(())
+}
+
 /// Objects are only created in namespaces that exist and stay.
 pub fn namespace_lifecycle(call: &Call, object: &Value) -> Result<(), ApiError> {
     let Some(namespace) = call.namespace() else {
         return Ok(());
     };
-    let not_found = || {
-        ApiError::not_found(crate::status::Subject {
-            group: "",
-            kind: "namespaces",
-            name: namespace,
-        })
-    };
-    let entry = call
-        .server
-        .store
-        .get("namespaces", &ferrovirt_store::Key::new("", namespace))
-        .ok_or_else(not_found)?;
+    let not_found = || ApiError::not_found(crate::status::Subject { group: "", kind: "namespaces", name: namespace });
+    let entry = call.server.store.get("namespaces", &ferrovirt_store::Key::new("", namespace)).ok_or_else(not_found)?;
     if !entry.meta.deleting {
         return Ok(());
     }
-    let why = format!(
-        "unable to create new content in namespace {namespace} because it is being terminated"
-    );
+    let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
     let mut error = ApiError::forbidden(call.resource.subject(crate::object::name(object)), &why);
     error.body["details"]["causes"] = json!([{
         "reason": "NamespaceTerminating", "message": format!("namespace {namespace} is being terminated"), "field": "metadata.namespace",
@@ -64,10 +69,7 @@ pub fn namespace_lifecycle(call: &Call, object: &Value) -> Result<(), ApiError> 
 
 pub fn protect_namespaces(call: &Call) -> Result<(), ApiError> {
     if call.resource.special == Special::Namespace && PROTECTED.contains(&call.name()) {
-        return Err(ApiError::forbidden(
-            call.resource.subject(call.name()),
-            "this namespace may not be deleted",
-        ));
+        return Err(ApiError::forbidden(call.resource.subject(call.name()), "this namespace may not be deleted"));
     }
     Ok(())
 }
@@ -87,9 +89,7 @@ pub async fn mutate(
         let Some(version) = matching::matches(call, hook, operation, Some(object), old) else {
             continue;
         };
-        if let Some(changed) =
-            webhook::call(call, hook, &version, operation, Some(object), old).await?
-        {
+        if let Some(changed) = webhook::call(call, hook, &version, operation, Some(object), old).await? {
             *object = changed;
         }
     }
@@ -135,10 +135,7 @@ pub fn defaults(configuration: &mut Value) {
         if mutating {
             default(hook, "reinvocationPolicy", "Never");
         }
-        if let Some(service) = hook
-            .get_mut("clientConfig")
-            .and_then(|c| c.get_mut("service"))
-        {
+        if let Some(service) = hook.get_mut("clientConfig").and_then(|c| c.get_mut("service")) {
             default(service, "port", 443);
         }
         for rule in items_mut(hook, "rules") {
@@ -148,21 +145,12 @@ pub fn defaults(configuration: &mut Value) {
 }
 
 /// The labels of the namespace an object lives in; for a namespace, its own.
-fn namespace_labels(
-    call: &Call,
-    object: Option<&Value>,
-) -> Option<std::collections::BTreeMap<String, String>> {
+fn namespace_labels(call: &Call, object: Option<&Value>) -> Option<std::collections::BTreeMap<String, String>> {
     if call.resource.special == Special::Namespace {
-        let labels = object
-            .and_then(|o| crate::object::at(o, &["metadata", "labels"]))
-            .cloned()
-            .unwrap_or_default();
+        let labels = object.and_then(|o| crate::object::at(o, &["metadata", "labels"])).cloned().unwrap_or_default();
         return Some(serde_json::from_value(labels).unwrap_or_default());
     }
     let namespace = call.namespace()?;
-    let entry = call
-        .server
-        .store
-        .get("namespaces", &ferrovirt_store::Key::new("", namespace))?;
+    let entry = call.server.store.get("namespaces", &ferrovirt_store::Key::new("", namespace))?;
     Some(entry.meta.labels().clone())
 }

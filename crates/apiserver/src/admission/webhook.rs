@@ -56,19 +56,10 @@ impl Webhooks {
         let mut slot = self.loaded.write().unwrap_or_else(PoisonError::into_inner);
         slot.get_or_insert_with(|| {
             let read = |plural: &str| -> Vec<Webhook> {
-                let list = server
-                    .store
-                    .list(&format!("admissionregistration.k8s.io/{plural}"), None);
+                let list = server.store.list(&format!("admissionregistration.k8s.io/{plural}"), None);
                 let configurations = list.items.iter().filter_map(|e| parse(e).ok());
                 configurations
-                    .flat_map(|c| {
-                        c["webhooks"]
-                            .as_array()
-                            .into_iter()
-                            .flatten()
-                            .map(Webhook::read)
-                            .collect::<Vec<_>>()
-                    })
+                    .flat_map(|c| c["webhooks"].as_array().into_iter().flatten().map(Webhook::read).collect::<Vec<_>>())
                     .collect()
             };
             Arc::new(Loaded {
@@ -88,37 +79,24 @@ impl Webhook {
             }
             _ => LabelSelector::everything(),
         };
-        let rules = hook["rules"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(|rule| Rule {
-                operations: strings(rule.get("operations")),
-                groups: strings(rule.get("apiGroups")),
-                versions: strings(rule.get("apiVersions")),
-                resources: strings(rule.get("resources")),
-                scope: text(rule, &["scope"]).to_owned(),
-            });
+        let rules = hook["rules"].as_array().into_iter().flatten().map(|rule| Rule {
+            operations: strings(rule.get("operations")),
+            groups: strings(rule.get("apiGroups")),
+            versions: strings(rule.get("apiVersions")),
+            resources: strings(rule.get("resources")),
+            scope: text(rule, &["scope"]).to_owned(),
+        });
         let service = at(hook, &["clientConfig", "service"]);
         Self {
             name: text(hook, &["name"]).to_owned(),
-            service: service.map(|s| {
-                (
-                    text(s, &["namespace"]).to_owned(),
-                    text(s, &["name"]).to_owned(),
-                )
-            }),
-            path: service
-                .map(|s| text(s, &["path"]).to_owned())
-                .unwrap_or_default(),
+            service: service.map(|s| (text(s, &["namespace"]).to_owned(), text(s, &["name"]).to_owned())),
+            path: service.map(|s| text(s, &["path"]).to_owned()).unwrap_or_default(),
             rules: rules.collect(),
             equivalent: hook["matchPolicy"] != "Exact",
             namespace_selector: selector("namespaceSelector"),
             object_selector: selector("objectSelector"),
             ignore_failure: hook["failurePolicy"] == "Ignore",
-            timeout: Duration::from_secs(
-                hook["timeoutSeconds"].as_u64().unwrap_or(10).clamp(1, 30),
-            ),
+            timeout: Duration::from_secs(hook["timeoutSeconds"].as_u64().unwrap_or(10).clamp(1, 30)),
             side_effects: !matches!(text(hook, &["sideEffects"]), "None" | "NoneOnDryRun" | ""),
         }
     }
@@ -135,29 +113,18 @@ pub async fn call(
 ) -> Result<Option<Value>, ApiError> {
     let dry_run = call.dry_run()?;
     if dry_run && hook.side_effects {
-        return Err(ApiError::bad_request(format!(
-            "admission webhook \"{}\" does not support dry run",
-            hook.name
-        )));
+        return Err(ApiError::bad_request(format!("admission webhook \"{}\" does not support dry run", hook.name)));
     }
     let uid = uuid::Uuid::new_v4().to_string();
     let review = review(call, &uid, version, operation, object, old, dry_run);
-    let answer = match hook
-        .service
-        .as_ref()
-        .and_then(|(namespace, name)| call.server.in_process(namespace, name))
-    {
+    let answer = match hook.service.as_ref().and_then(|(namespace, name)| call.server.in_process(namespace, name)) {
         Some(handler) => ask(&handler, hook, &review).await,
         None => Err("the service it names is not served by this process".to_owned()),
     };
     let response = match answer {
         Ok(answer) => answer["response"].clone(),
         Err(why) if hook.ignore_failure => {
-            tracing::warn!(
-                webhook = hook.name,
-                why,
-                "webhook failed, its policy is to ignore that"
-            );
+            tracing::warn!(webhook = hook.name, why, "webhook failed, its policy is to ignore that");
             return Ok(None);
         }
         Err(why) => {
@@ -179,22 +146,11 @@ pub async fn call(
     }
 }
 
-fn patched(
-    call: &Call,
-    hook: &Webhook,
-    version: &str,
-    object: &Value,
-    patch: &str,
-) -> Result<Value, ApiError> {
+fn patched(call: &Call, hook: &Webhook, version: &str, object: &Value, patch: &str) -> Result<Value, ApiError> {
     let broken = |why: &dyn std::fmt::Display| {
-        ApiError::internal(format!(
-            "admission webhook \"{}\" sent a patch that does not apply: {why}",
-            hook.name
-        ))
+        ApiError::internal(format!("admission webhook \"{}\" sent a patch that does not apply: {why}", hook.name))
     };
-    let decoded = base64::engine::general_purpose::STANDARD
-        .decode(patch)
-        .map_err(|e| broken(&e))?;
+    let decoded = base64::engine::general_purpose::STANDARD.decode(patch).map_err(|e| broken(&e))?;
     let patch: Value = serde_json::from_slice(&decoded).map_err(|e| broken(&e))?;
     let mut changed = in_version(call, version, object);
     json_patch(&mut changed, &patch).map_err(|e| broken(&e))?;
@@ -204,11 +160,7 @@ fn patched(
 
 fn in_version(call: &Call, version: &str, object: &Value) -> Value {
     let mut object = object.clone();
-    if let Some(version) = call
-        .resource
-        .version(version)
-        .filter(|v| v.name != call.version().name)
-    {
+    if let Some(version) = call.resource.version(version).filter(|v| v.name != call.version().name) {
         convert(&call.resource, version, &mut object);
     }
     object
@@ -224,8 +176,7 @@ fn review(
     dry_run: bool,
 ) -> Value {
     let resource = &call.resource;
-    let kind =
-        |version: &str| json!({"group": resource.group, "version": version, "kind": resource.kind});
+    let kind = |version: &str| json!({"group": resource.group, "version": version, "kind": resource.kind});
     let plural = |version: &str| json!({"group": resource.group, "version": version, "resource": resource.plural});
     let requested = &call.version().name;
     let name = match call.name() {
@@ -256,11 +207,7 @@ fn review(
 }
 
 async fn ask(handler: &Handler, hook: &Webhook, review: &Value) -> Result<Value, String> {
-    let path = if hook.path.is_empty() {
-        "/"
-    } else {
-        &hook.path
-    };
+    let path = if hook.path.is_empty() { "/" } else { &hook.path };
     let seconds = hook.timeout.as_secs();
     let request = Request::builder()
         .method(Method::POST)
@@ -272,29 +219,18 @@ async fn ask(handler: &Handler, hook: &Webhook, review: &Value) -> Result<Value,
     let answer = async {
         let response = handler(request).await;
         let status = response.status();
-        let bytes = body::read(response.into_body())
-            .await
-            .map_err(|e| e.message().to_owned())?;
+        let bytes = body::read(response.into_body()).await.map_err(|e| e.message().to_owned())?;
         if !status.is_success() {
-            return Err(format!(
-                "it answered {status}: {}",
-                String::from_utf8_lossy(&bytes)
-            ));
+            return Err(format!("it answered {status}: {}", String::from_utf8_lossy(&bytes)));
         }
         serde_json::from_slice(&bytes).map_err(|e| e.to_string())
     };
-    tokio::time::timeout(hook.timeout, answer)
-        .await
-        .map_err(|_| format!("no answer within {seconds}s"))?
+    tokio::time::timeout(hook.timeout, answer).await.map_err(|_| format!("no answer within {seconds}s"))?
 }
 
 /// The webhook's own status, with its name in front of the message.
 fn denial(name: &str, status: &Value) -> ApiError {
-    let mut body = if status.is_object() {
-        status.clone()
-    } else {
-        json!({})
-    };
+    let mut body = if status.is_object() { status.clone() } else { json!({}) };
     let denied = format!("admission webhook \"{name}\" denied the request");
     let message = match (text(status, &["message"]), text(status, &["reason"])) {
         ("", "") => format!("{denied} without explanation"),

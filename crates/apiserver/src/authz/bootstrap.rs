@@ -24,47 +24,24 @@ pub fn policy() -> Vec<Value> {
             "/version/",
         ],
     );
-    let reviews = rule(
-        &["create"],
-        &["authorization.k8s.io"],
-        &["selfsubjectaccessreviews", "selfsubjectrulesreviews"],
-    );
-    let self_review = rule(
-        &["create"],
-        &["authentication.k8s.io"],
-        &["selfsubjectreviews"],
-    );
+    let reviews =
+        rule(&["create"], &["authorization.k8s.io"], &["selfsubjectaccessreviews", "selfsubjectrulesreviews"]);
+    let self_review = rule(&["create"], &["authentication.k8s.io"], &["selfsubjectreviews"]);
     let mut objects = vec![
-        role(
-            "cluster-admin",
-            &[],
-            &[rule(&["*"], &["*"], &["*"]), rule_url(&["*"], &["*"])],
-        ),
+        role("cluster-admin", &[], &[rule(&["*"], &["*"], &["*"]), rule_url(&["*"], &["*"])]),
         role("system:discovery", &[], &[discovery]),
         role("system:basic-user", &[], &[reviews, self_review]),
         role(
             "system:public-info-viewer",
             &[],
-            &[rule_url(
-                &["get"],
-                &["/healthz", "/livez", "/readyz", "/version", "/version/"],
-            )],
+            &[rule_url(&["get"], &["/healthz", "/livez", "/readyz", "/version", "/version/"])],
         ),
         role(
             "system:monitoring",
             &[],
             &[rule_url(
                 &["get"],
-                &[
-                    "/healthz",
-                    "/healthz/*",
-                    "/livez",
-                    "/livez/*",
-                    "/metrics",
-                    "/metrics/*",
-                    "/readyz",
-                    "/readyz/*",
-                ],
+                &["/healthz", "/healthz/*", "/livez", "/livez/*", "/metrics", "/metrics/*", "/readyz", "/readyz/*"],
             )],
         ),
         role(
@@ -72,11 +49,7 @@ pub fn policy() -> Vec<Value> {
             &[],
             &[
                 rule(&["create"], &["authentication.k8s.io"], &["tokenreviews"]),
-                rule(
-                    &["create"],
-                    &["authorization.k8s.io"],
-                    &["subjectaccessreviews"],
-                ),
+                rule(&["create"], &["authorization.k8s.io"], &["subjectaccessreviews"]),
             ],
         ),
         aggregate("admin", &["admin"], None),
@@ -115,90 +88,33 @@ fn user_facing() -> Vec<Value> {
         "resourcequotas",
         "resourcequotas/status",
     ];
-    let core_writable = &[
-        "configmaps",
-        "events",
-        "persistentvolumeclaims",
-        "secrets",
-        "serviceaccounts",
-        "services",
-    ];
-    let pods_writable = &[
-        "pods",
-        "pods/attach",
-        "pods/exec",
-        "pods/portforward",
-        "pods/proxy",
-    ];
+    let core_writable = &["configmaps", "events", "persistentvolumeclaims", "secrets", "serviceaccounts", "services"];
+    let pods_writable = &["pods", "pods/attach", "pods/exec", "pods/portforward", "pods/proxy"];
     let others: &[(&str, &[&str])] = &[
         ("discovery.k8s.io", &["endpointslices"]),
-        (
-            "policy",
-            &["poddisruptionbudgets", "poddisruptionbudgets/status"],
-        ),
+        ("policy", &["poddisruptionbudgets", "poddisruptionbudgets/status"]),
         ("apps", &["controllerrevisions"]),
         ("events.k8s.io", &["events"]),
     ];
     let mut view = vec![rule(READ, &[""], core_readable)];
-    view.extend(
-        others
-            .iter()
-            .map(|(group, resources)| rule(READ, &[*group], resources)),
-    );
+    view.extend(others.iter().map(|(group, resources)| rule(READ, &[*group], resources)));
     let edit = vec![
-        rule(
-            READ,
-            &[""],
-            &[
-                "pods/attach",
-                "pods/exec",
-                "pods/portforward",
-                "pods/proxy",
-                "secrets",
-                "services/proxy",
-            ],
-        ),
+        rule(READ, &[""], &["pods/attach", "pods/exec", "pods/portforward", "pods/proxy", "secrets", "services/proxy"]),
         rule(&["impersonate"], &[""], &["serviceaccounts"]),
         rule(WRITE, &[""], pods_writable),
-        rule(
-            &["create"],
-            &[""],
-            &["pods/eviction", "serviceaccounts/token"],
-        ),
+        rule(&["create"], &[""], &["pods/eviction", "serviceaccounts/token"]),
         rule(WRITE, &[""], core_writable),
         rule(WRITE, &["policy"], &["poddisruptionbudgets"]),
         rule(
-            &[
-                "create",
-                "delete",
-                "deletecollection",
-                "get",
-                "list",
-                "patch",
-                "update",
-                "watch",
-            ],
+            &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
             &["coordination.k8s.io"],
             &["leases"],
         ),
     ];
     let admin = vec![
+        rule(&["create"], &["authorization.k8s.io"], &["localsubjectaccessreviews"]),
         rule(
-            &["create"],
-            &["authorization.k8s.io"],
-            &["localsubjectaccessreviews"],
-        ),
-        rule(
-            &[
-                "create",
-                "delete",
-                "deletecollection",
-                "get",
-                "list",
-                "patch",
-                "update",
-                "watch",
-            ],
+            &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
             &[RBAC],
             &["rolebindings", "roles"],
         ),

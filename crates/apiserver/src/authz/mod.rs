@@ -1,12 +1,14 @@
 //! Who may do what: RBAC, evaluated on an index of the stored roles and bindings.
 
 mod bootstrap;
+mod escalation;
 mod rules;
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 pub use bootstrap::policy as bootstrap_policy;
+pub use escalation::check as check_escalation;
 pub use rules::{Rule, aggregated_rules};
 use serde_json::Value;
 
@@ -29,13 +31,7 @@ pub struct Attributes<'a> {
 #[derive(Debug, Clone, Copy)]
 pub enum On<'a> {
     Path(&'a str),
-    Resource {
-        group: &'a str,
-        resource: &'a str,
-        subresource: &'a str,
-        namespace: &'a str,
-        name: &'a str,
-    },
+    Resource { group: &'a str, resource: &'a str, subresource: &'a str, namespace: &'a str, name: &'a str },
 }
 
 impl<'a> Attributes<'a> {
@@ -44,11 +40,7 @@ impl<'a> Attributes<'a> {
             None => On::Path(&info.path),
             Some(target) => On::of(target),
         };
-        Self {
-            user,
-            verb: info.verb,
-            on,
-        }
+        Self { user, verb: info.verb, on }
     }
 }
 
@@ -90,12 +82,7 @@ impl Rbac {
             return true;
         }
         if let On::Path(path) = question.on
-            && PUBLIC_PATHS.iter().any(|p| {
-                path == *p
-                    || path
-                        .strip_prefix(p)
-                        .is_some_and(|rest| rest.starts_with('/'))
-            })
+            && PUBLIC_PATHS.iter().any(|p| path == *p || path.strip_prefix(p).is_some_and(|rest| rest.starts_with('/')))
         {
             return true;
         }
@@ -104,22 +91,12 @@ impl Rbac {
             On::Resource { namespace, .. } => namespace,
             On::Path(_) => "",
         };
-        let scopes = [
-            Some(&index.cluster),
-            index
-                .namespaced
-                .get(namespace)
-                .filter(|_| !namespace.is_empty()),
-        ];
+        let scopes = [Some(&index.cluster), index.namespaced.get(namespace).filter(|_| !namespace.is_empty())];
         scopes.into_iter().flatten().any(|grants| {
             subject_keys(question.user)
                 .filter_map(|key| grants.get(&key))
                 .flatten()
-                .any(|rules| {
-                    rules
-                        .iter()
-                        .any(|rule| rule.allows(question.verb, &question.on))
-                })
+                .any(|rules| rules.iter().any(|rule| rule.allows(question.verb, &question.on)))
         })
     }
 
@@ -157,8 +134,7 @@ impl Rbac {
         }
         // Built under the lock: an invalidation that comes meanwhile waits, and clears the result.
         let mut slot = self.index.write().unwrap_or_else(PoisonError::into_inner);
-        slot.get_or_insert_with(|| Arc::new(Index::build(store)))
-            .clone()
+        slot.get_or_insert_with(|| Arc::new(Index::build(store))).clone()
     }
 }
 
@@ -166,39 +142,21 @@ impl Index {
     fn build(store: &Store) -> Self {
         let load = |plural: &str| -> Vec<Value> {
             let resource = format!("rbac.authorization.k8s.io/{plural}");
-            store
-                .list(&resource, None)
-                .items
-                .iter()
-                .filter_map(|e| parse(e).ok())
-                .collect()
+            store.list(&resource, None).items.iter().filter_map(|e| parse(e).ok()).collect()
         };
         let cluster_roles = load("clusterroles");
         let by_name: HashMap<&str, Arc<[Rule]>> = cluster_roles
             .iter()
-            .map(|role| {
-                (
-                    crate::object::name(role),
-                    effective_rules(role, &cluster_roles).into(),
-                )
-            })
+            .map(|role| (crate::object::name(role), effective_rules(role, &cluster_roles).into()))
             .collect();
         let roles = load("roles");
         let by_namespace: HashMap<(&str, &str), Arc<[Rule]>> = roles
             .iter()
-            .map(|role| {
-                (
-                    (namespace_of(role), crate::object::name(role)),
-                    Rule::parse_all(&role["rules"]).into(),
-                )
-            })
+            .map(|role| ((namespace_of(role), crate::object::name(role)), Rule::parse_all(&role["rules"]).into()))
             .collect();
         let mut index = Self::default();
         for binding in load("clusterrolebindings") {
-            if let Some(rules) = binding["roleRef"]["name"]
-                .as_str()
-                .and_then(|n| by_name.get(n))
-            {
+            if let Some(rules) = binding["roleRef"]["name"].as_str().and_then(|n| by_name.get(n)) {
                 grant(&mut index.cluster, &binding, rules);
             }
         }
@@ -210,14 +168,25 @@ impl Index {
                 _ => by_namespace.get(&(namespace, name)),
             };
             if let Some(rules) = rules {
-                grant(
-                    index.namespaced.entry(namespace.to_owned()).or_default(),
-                    &binding,
-                    rules,
-                );
+                grant(index.namespaced.entry(namespace.to_owned()).or_default(), &binding, rules);
             }
         }
         index
+    }
+}
+
+impl Index {
+    /// The rules of one role; of a cluster role if the namespace is empty.
+    fn rules_of(store: &Store, namespace: &str, name: &str) -> Vec<Rule> {
+        let load = |plural: &str| store.list(&format!("rbac.authorization.k8s.io/{plural}"), None).items;
+        if !namespace.is_empty() {
+            let key = ferrovirt_store::Key::new(namespace, name);
+            let role = store.get("rbac.authorization.k8s.io/roles", &key).and_then(|e| parse(&e).ok());
+            return role.map(|r| Rule::parse_all(&r["rules"])).unwrap_or_default();
+        }
+        let all: Vec<Value> = load("clusterroles").iter().filter_map(|e| parse(e).ok()).collect();
+        let role = all.iter().find(|r| crate::object::name(r) == name);
+        role.map(|r| effective_rules(r, &all)).unwrap_or_default()
     }
 }
 
@@ -244,9 +213,7 @@ fn grant(grants: &mut Grants, binding: &Value, rules: &Arc<[Rule]>) {
             Some("ServiceAccount") => {
                 format!(
                     "u:system:serviceaccount:{}:{name}",
-                    subject["namespace"]
-                        .as_str()
-                        .unwrap_or_else(|| namespace_of(binding))
+                    subject["namespace"].as_str().unwrap_or_else(|| namespace_of(binding))
                 )
             }
             _ => continue,
@@ -266,26 +233,13 @@ fn forbidden(question: Attributes<'_>) -> ApiError {
             let mut error = ApiError::new(
                 403,
                 "Forbidden",
-                format!(
-                    "forbidden: User \"{user}\" cannot {} path \"{path}\"",
-                    question.verb
-                ),
+                format!("forbidden: User \"{user}\" cannot {} path \"{path}\"", question.verb),
             );
             error.body["details"] = serde_json::json!({});
             error
         }
-        On::Resource {
-            group,
-            resource,
-            subresource,
-            namespace,
-            name,
-        } => {
-            let full = if subresource.is_empty() {
-                resource.to_owned()
-            } else {
-                format!("{resource}/{subresource}")
-            };
+        On::Resource { group, resource, subresource, namespace, name } => {
+            let full = if subresource.is_empty() { resource.to_owned() } else { format!("{resource}/{subresource}") };
             let place = if namespace.is_empty() || resource == "namespaces" {
                 "at the cluster scope".to_owned()
             } else {
@@ -295,14 +249,7 @@ fn forbidden(question: Attributes<'_>) -> ApiError {
                 "User \"{user}\" cannot {} resource \"{full}\" in API group \"{group}\" {place}",
                 question.verb
             );
-            ApiError::forbidden(
-                Subject {
-                    group,
-                    kind: resource,
-                    name,
-                },
-                &why,
-            )
+            ApiError::forbidden(Subject { group, kind: resource, name }, &why)
         }
     }
 }

@@ -18,13 +18,7 @@ pub struct Rule {
 impl Rule {
     pub fn everything() -> Self {
         let all = || vec!["*".to_owned()];
-        Self {
-            verbs: all(),
-            groups: all(),
-            resources: all(),
-            names: Vec::new(),
-            urls: all(),
-        }
+        Self { verbs: all(), groups: all(), resources: all(), names: Vec::new(), urls: all() }
     }
 
     pub fn parse_all(rules: &Value) -> Vec<Self> {
@@ -52,28 +46,35 @@ impl Rule {
                 Some(prefix) => path.starts_with(prefix),
                 None => url == path,
             }),
-            On::Resource {
-                group,
-                resource,
-                subresource,
-                name,
-                ..
-            } => {
+            On::Resource { group, resource, subresource, name, .. } => {
                 contains(&self.groups, group)
-                    && self
-                        .resources
-                        .iter()
-                        .any(|r| resource_matches(r, resource, subresource))
-                    && (self.names.is_empty()
-                        || (!name.is_empty() && self.names.iter().any(|n| n == name)))
+                    && self.resources.iter().any(|r| resource_matches(r, resource, subresource))
+                    && (self.names.is_empty() || (!name.is_empty() && self.names.iter().any(|n| n == name)))
             }
         }
     }
 
+    /// True if every single thing this rule grants is already allowed.
+    pub fn covered(&self, namespace: &str, allowed: &impl Fn(&str, &On<'_>) -> bool) -> bool {
+        let unnamed = [String::new()];
+        let names: &[String] = if self.names.is_empty() { &unnamed } else { &self.names };
+        self.verbs.iter().all(|verb| {
+            let urls = self.urls.iter().all(|url| allowed(verb, &On::Path(url)));
+            let resources = self.groups.iter().all(|group| {
+                self.resources.iter().all(|full| {
+                    let (resource, subresource) = full.split_once('/').unwrap_or((full, ""));
+                    names
+                        .iter()
+                        .all(|name| allowed(verb, &On::Resource { group, resource, subresource, namespace, name }))
+                })
+            });
+            urls && resources
+        })
+    }
+
     pub fn to_resource_rule(&self) -> Option<Value> {
         (!self.resources.is_empty()).then(|| {
-            let mut rule =
-                json!({"verbs": self.verbs, "apiGroups": self.groups, "resources": self.resources});
+            let mut rule = json!({"verbs": self.verbs, "apiGroups": self.groups, "resources": self.resources});
             if !self.names.is_empty() {
                 rule["resourceNames"] = json!(self.names);
             }
@@ -110,13 +111,9 @@ pub fn aggregated_rules(aggregation: &Value, cluster_roles: &[Value]) -> Vec<Val
         .filter_map(|s| LabelSelector::from_json(s).ok())
         .collect();
     let mut rules: Vec<Value> = Vec::new();
-    for role in cluster_roles
-        .iter()
-        .filter(|r| r.get("aggregationRule").is_none_or(Value::is_null))
-    {
-        let labels = at(role, &["metadata", "labels"])
-            .and_then(|l| serde_json::from_value(l.clone()).ok())
-            .unwrap_or_default();
+    for role in cluster_roles.iter().filter(|r| r.get("aggregationRule").is_none_or(Value::is_null)) {
+        let labels =
+            at(role, &["metadata", "labels"]).and_then(|l| serde_json::from_value(l.clone()).ok()).unwrap_or_default();
         if selectors.iter().any(|s| s.matches(&labels)) {
             for rule in role["rules"].as_array().into_iter().flatten() {
                 if !rules.contains(rule) {
@@ -138,13 +135,8 @@ mod tests {
             {"verbs": ["update"], "apiGroups": ["x"], "resources": ["*"], "resourceNames": ["one"]},
             {"verbs": ["get"], "nonResourceURLs": ["/healthz/*", "/metrics"]}]);
         let rules = Rule::parse_all(&rules);
-        let on = |group, resource, subresource, name| On::Resource {
-            group,
-            resource,
-            subresource,
-            namespace: "",
-            name,
-        };
+        let on =
+            |group, resource, subresource, name| On::Resource { group, resource, subresource, namespace: "", name };
         let cases = [
             ("get", on("", "pods", "", "a"), true),
             ("get", on("", "pods", "log", "a"), true),
@@ -160,11 +152,7 @@ mod tests {
             ("get", On::Path("/metrics/x"), false),
         ];
         for (verb, on, expected) in cases {
-            assert_eq!(
-                rules.iter().any(|r| r.allows(verb, &on)),
-                expected,
-                "{verb} {on:?}"
-            );
+            assert_eq!(rules.iter().any(|r| r.allows(verb, &on)), expected, "{verb} {on:?}");
         }
     }
 }

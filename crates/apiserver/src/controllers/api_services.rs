@@ -8,10 +8,7 @@ use crate::storage::parse;
 
 /// Looks at all APIServices again, in the background.
 pub fn refresh(server: &Arc<Server>) {
-    let entries = server
-        .store
-        .list("apiregistration.k8s.io/apiservices", None)
-        .items;
+    let entries = server.store.list("apiregistration.k8s.io/apiservices", None).items;
     if entries.is_empty() || server.stop.is_cancelled() {
         return;
     }
@@ -24,10 +21,7 @@ pub fn refresh(server: &Arc<Server>) {
             };
             inner.aggregation.set_condition(&inner, &mut object);
             if let Err(error) = client.update_at(&object, "status").await {
-                tracing::debug!(
-                    error = error.message(),
-                    "cannot update the status of an APIService"
-                );
+                tracing::debug!(error = error.message(), "cannot update the status of an APIService");
             }
         }
     });

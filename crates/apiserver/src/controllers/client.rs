@@ -22,10 +22,7 @@ pub struct Client {
 
 impl Client {
     pub fn new(server: &Arc<Server>, component: &str) -> Self {
-        Self {
-            server: Arc::downgrade(server),
-            user: User::system(component),
-        }
+        Self { server: Arc::downgrade(server), user: User::system(component) }
     }
 
     pub async fn request(
@@ -35,10 +32,7 @@ impl Client {
         content_type: &'static str,
         content: Option<&Value>,
     ) -> Result<Value, ApiError> {
-        let server = self
-            .server
-            .upgrade()
-            .ok_or_else(|| ApiError::unavailable("the server is shutting down"))?;
+        let server = self.server.upgrade().ok_or_else(|| ApiError::unavailable("the server is shutting down"))?;
         let bytes = content.map(Value::to_string).unwrap_or_default();
         let request = Request::builder()
             .method(method)
@@ -51,34 +45,23 @@ impl Client {
         let status = response.status();
         let bytes = body::read_all(response.into_body()).await?;
         let value: Value = serde_json::from_slice(&bytes).unwrap_or_default();
-        if status.is_success() {
-            Ok(value)
-        } else {
-            Err(ApiError::from_status(value))
-        }
+        if status.is_success() { Ok(value) } else { Err(ApiError::from_status(value)) }
     }
 
     /// Creates an object. If it is already there, returns it as it is.
     pub async fn create_if_absent(&self, object: &Value) -> Result<Option<Value>, ApiError> {
         let collection = self.path_of(object)?;
         let item = format!("{collection}/{}", name(object));
-        match self
-            .request(Method::GET, &item, "application/json", None)
-            .await
-        {
+        match self.request(Method::GET, &item, "application/json", None).await {
             Ok(current) => return Ok(Some(current)),
             Err(error) if error.code == 404 => {}
             Err(error) => return Err(error),
         }
-        match self
-            .request(Method::POST, &collection, "application/json", Some(object))
-            .await
-        {
+        match self.request(Method::POST, &collection, "application/json", Some(object)).await {
             Ok(_) => Ok(None),
-            Err(error) if error.reason() == "AlreadyExists" => self
-                .request(Method::GET, &item, "application/json", None)
-                .await
-                .map(Some),
+            Err(error) if error.reason() == "AlreadyExists" => {
+                self.request(Method::GET, &item, "application/json", None).await.map(Some)
+            }
             Err(error) => Err(error),
         }
     }
@@ -90,35 +73,20 @@ impl Client {
     /// PUT of an object to a subresource ("" is the object itself).
     pub async fn update_at(&self, object: &Value, subresource: &str) -> Result<Value, ApiError> {
         let slash = if subresource.is_empty() { "" } else { "/" };
-        let path = format!(
-            "{}/{}{slash}{subresource}",
-            self.path_of(object)?,
-            name(object)
-        );
-        self.request(Method::PUT, &path, "application/json", Some(object))
-            .await
+        let path = format!("{}/{}{slash}{subresource}", self.path_of(object)?, name(object));
+        self.request(Method::PUT, &path, "application/json", Some(object)).await
     }
 
     pub async fn merge_patch(&self, path: &str, patch: &Value) -> Result<Value, ApiError> {
-        self.request(
-            Method::PATCH,
-            path,
-            "application/merge-patch+json",
-            Some(patch),
-        )
-        .await
+        self.request(Method::PATCH, path, "application/merge-patch+json", Some(patch)).await
     }
 
     pub async fn delete(&self, path: &str, options: &Value) -> Result<Value, ApiError> {
-        self.request(Method::DELETE, path, "application/json", Some(options))
-            .await
+        self.request(Method::DELETE, path, "application/json", Some(options)).await
     }
 
     fn path_of(&self, object: &Value) -> Result<String, ApiError> {
-        let server = self
-            .server
-            .upgrade()
-            .ok_or_else(|| ApiError::unavailable("the server is shutting down"))?;
+        let server = self.server.upgrade().ok_or_else(|| ApiError::unavailable("the server is shutting down"))?;
         let (api_version, kind) = (text(object, &["apiVersion"]), text(object, &["kind"]));
         let snapshot = server.registry.snapshot();
         let resource = snapshot
@@ -128,11 +96,7 @@ impl Client {
             "" => "default",
             namespace => namespace,
         };
-        Ok(collection_path(
-            resource,
-            version_of(api_version),
-            resource.namespaced.then_some(namespace),
-        ))
+        Ok(collection_path(resource, version_of(api_version), resource.namespaced.then_some(namespace)))
     }
 }
 
@@ -153,9 +117,5 @@ pub fn collection_path(resource: &Resource, version: &str, namespace: Option<&st
 pub fn item_path(resource: &Resource, key: &ferrovirt_store::Key) -> String {
     let version = resource.versions.first().map_or("v1", |v| v.name.as_str());
     let namespace = resource.namespaced.then_some(key.namespace.as_ref());
-    format!(
-        "{}/{}",
-        collection_path(resource, version, namespace),
-        key.name.replace('%', "%25")
-    )
+    format!("{}/{}", collection_path(resource, version, namespace), key.name.replace('%', "%25"))
 }

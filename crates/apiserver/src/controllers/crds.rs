@@ -20,12 +20,7 @@ pub async fn run(server: Arc<Server>) {
     while let Some(seen) = follower.next().await {
         let Seen::Present(entry) = seen else { continue };
         let wanted = entry.meta.deleting && entry.meta.finalizers().iter().any(|f| f == CLEANUP);
-        if !wanted
-            || !busy
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .insert(entry.key.name.clone())
-        {
+        if !wanted || !busy.lock().unwrap_or_else(PoisonError::into_inner).insert(entry.key.name.clone()) {
             continue;
         }
         let (server, busy) = (server.clone(), busy.clone());
@@ -36,9 +31,7 @@ pub async fn run(server: Arc<Server>) {
                 () = stop.cancelled() => {}
                 () = clean_up(&server, &entry.key.name) => {}
             }
-            busy.lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .remove(&entry.key.name);
+            busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&entry.key.name);
         });
     }
 }
@@ -47,17 +40,11 @@ async fn clean_up(server: &Arc<Server>, name: &str) {
     let client = Client::new(server, "apiserver");
     let mut pause = Duration::from_millis(20);
     loop {
-        let Some(mut crd) = server
-            .store
-            .get(STORAGE, &Key::new("", name))
-            .and_then(|e| parse(&e).ok())
-        else {
+        let Some(mut crd) = server.store.get(STORAGE, &Key::new("", name)).and_then(|e| parse(&e).ok()) else {
             return;
         };
-        let (group, plural) = (
-            text(&crd, &["spec", "group"]).to_owned(),
-            text(&crd, &["spec", "names", "plural"]).to_owned(),
-        );
+        let (group, plural) =
+            (text(&crd, &["spec", "group"]).to_owned(), text(&crd, &["spec", "names", "plural"]).to_owned());
         if let Some(resource) = server.registry.snapshot().find(&group, &plural)
             && let Some(version) = resource.versions.first()
         {
@@ -65,19 +52,13 @@ async fn clean_up(server: &Arc<Server>, name: &str) {
             let _ = client.delete(&path, &json!({})).await;
         }
         if server.store.count(&format!("{group}/{plural}")) == 0 {
-            let kept: Vec<String> = strings(at(&crd, &["metadata", "finalizers"]))
-                .into_iter()
-                .filter(|f| f != CLEANUP)
-                .collect();
+            let kept: Vec<String> =
+                strings(at(&crd, &["metadata", "finalizers"])).into_iter().filter(|f| f != CLEANUP).collect();
             object::metadata(&mut crd).insert("finalizers".into(), json!(kept));
             match client.update(&crd).await {
                 Ok(_) => return,
                 Err(error) if error.code == 404 => return,
-                Err(error) => tracing::debug!(
-                    crd = name,
-                    error = error.message(),
-                    "cannot finish the deletion yet"
-                ),
+                Err(error) => tracing::debug!(crd = name, error = error.message(), "cannot finish the deletion yet"),
             }
         } else {
             object::set_condition(

@@ -42,9 +42,7 @@ pub async fn run(server: Arc<Server>) {
         let mut entries = server.store.list("events", None).items;
         entries.retain(|e| expired(e, now));
         for entry in &entries {
-            let _ = client
-                .delete(&item_path(resource, &entry.key), &json!({}))
-                .await;
+            let _ = client.delete(&item_path(resource, &entry.key), &json!({})).await;
         }
     }
 }
@@ -53,15 +51,11 @@ fn expired(entry: &Entry, now: i64) -> bool {
     let Ok(outline) = serde_json::from_slice::<Outline>(&entry.bytes) else {
         return false;
     };
-    [
-        outline.last_timestamp,
-        outline.event_time,
-        outline.metadata.creation_timestamp,
-    ]
-    .into_iter()
-    .flatten()
-    .filter_map(|t| t.parse::<jiff::Timestamp>().ok())
-    .map(jiff::Timestamp::as_second)
-    .max()
-    .is_some_and(|seen| now - seen > TTL_SECONDS)
+    [outline.last_timestamp, outline.event_time, outline.metadata.creation_timestamp]
+        .into_iter()
+        .flatten()
+        .filter_map(|t| t.parse::<jiff::Timestamp>().ok())
+        .map(jiff::Timestamp::as_second)
+        .max()
+        .is_some_and(|seen| now - seen > TTL_SECONDS)
 }

@@ -41,10 +41,7 @@ pub async fn run(server: Arc<Server>) {
     let mut feeders: HashMap<Arc<str>, CancellationToken> = HashMap::new();
     let mut generations = server.registry.generations();
     let mut collector = Collector {
-        client: Client::new(
-            &server,
-            "serviceaccount:kube-system:generic-garbage-collector",
-        ),
+        client: Client::new(&server, "serviceaccount:kube-system:generic-garbage-collector"),
         server: server.clone(),
         dependents: HashMap::new(),
         owners: HashMap::new(),
@@ -75,11 +72,7 @@ fn refresh_feeders(
     feeders: &mut HashMap<Arc<str>, CancellationToken>,
 ) {
     let snapshot = server.registry.snapshot();
-    let wanted: HashSet<Arc<str>> = snapshot
-        .iter()
-        .filter(|r| !r.is_virtual())
-        .map(|r| r.storage.clone())
-        .collect();
+    let wanted: HashSet<Arc<str>> = snapshot.iter().filter(|r| !r.is_virtual()).map(|r| r.storage.clone()).collect();
     feeders.retain(|storage, token| {
         let keep = wanted.contains(storage);
         if !keep {
@@ -89,9 +82,7 @@ fn refresh_feeders(
     });
     for storage in wanted {
         // Events and leases own nothing and are owned rarely; they are the bulk of all writes.
-        if feeders.contains_key(&storage)
-            || matches!(&*storage, "events" | "coordination.k8s.io/leases")
-        {
+        if feeders.contains_key(&storage) || matches!(&*storage, "events" | "coordination.k8s.io/leases") {
             continue;
         }
         let token = server.stop.child_token();
@@ -138,13 +129,8 @@ impl Collector {
                         self.propagate(&reference, &owner);
                     }
                 }
-                let orphaned: Vec<Reference> = self
-                    .dependents
-                    .get(&*entry.meta.uid)
-                    .into_iter()
-                    .flatten()
-                    .cloned()
-                    .collect();
+                let orphaned: Vec<Reference> =
+                    self.dependents.get(&*entry.meta.uid).into_iter().flatten().cloned().collect();
                 for reference in orphaned {
                     if let Some(dependent) = self.server.store.get(&reference.0, &reference.1)
                         && !dependent.meta.deleting
@@ -172,10 +158,7 @@ impl Collector {
             }
         }
         for uid in fresh {
-            self.dependents
-                .entry(uid)
-                .or_default()
-                .insert(reference.clone());
+            self.dependents.entry(uid).or_default().insert(reference.clone());
         }
     }
 
@@ -183,20 +166,12 @@ impl Collector {
     fn find_owner(&self, owner: &Owner, namespace: &str) -> Option<(Reference, Arc<Entry>)> {
         let resource = self.resource_of(owner)?;
         let key = storage::key(&resource, Some(namespace), &owner.name);
-        let entry = self
-            .server
-            .store
-            .get(&resource.storage, &key)
-            .filter(|e| *e.meta.uid == *owner.uid)?;
+        let entry = self.server.store.get(&resource.storage, &key).filter(|e| *e.meta.uid == *owner.uid)?;
         Some(((resource.storage.clone(), key), entry))
     }
 
     fn resource_of(&self, owner: &Owner) -> Option<Arc<Resource>> {
-        self.server
-            .registry
-            .snapshot()
-            .find_kind(group_of(&owner.api_version), &owner.kind)
-            .cloned()
+        self.server.registry.snapshot().find_kind(group_of(&owner.api_version), &owner.kind).cloned()
     }
 
     /// Deletes a dependent whose owners are all gone; drops references to those that are gone while others live.
@@ -227,19 +202,13 @@ impl Collector {
             self.spawn_delete(
                 reference,
                 entry,
-                if waiting > 0 && self.has_dependents(entry) {
-                    "Foreground"
-                } else {
-                    "Background"
-                },
+                if waiting > 0 && self.has_dependents(entry) { "Foreground" } else { "Background" },
             );
         }
     }
 
     fn has_dependents(&self, entry: &Entry) -> bool {
-        self.dependents
-            .get(&*entry.meta.uid)
-            .is_some_and(|d| !d.is_empty())
+        self.dependents.get(&*entry.meta.uid).is_some_and(|d| !d.is_empty())
     }
 
     /// What an object that is being deleted asks of its dependents.
@@ -257,11 +226,7 @@ impl Collector {
                 self.spawn_edit(reference, entry, Edit::DropFinalizer(ORPHAN));
             }
             for (dependent, state) in &dependents {
-                self.spawn_edit(
-                    dependent,
-                    state,
-                    Edit::DropOwners(vec![entry.meta.uid.to_string()]),
-                );
+                self.spawn_edit(dependent, state, Edit::DropOwners(vec![entry.meta.uid.to_string()]));
             }
             if !dependents.is_empty() {
                 // Comes back with the last dependent's change; the object itself gives no event then.
@@ -269,10 +234,7 @@ impl Collector {
             }
         } else if has(entry, FOREGROUND) {
             let blocking = dependents.iter().any(|(_, e)| {
-                e.meta
-                    .owners()
-                    .iter()
-                    .any(|o| *o.uid == *entry.meta.uid && o.block_owner_deletion == Some(true))
+                e.meta.owners().iter().any(|o| *o.uid == *entry.meta.uid && o.block_owner_deletion == Some(true))
             });
             if !blocking {
                 self.spawn_edit(reference, entry, Edit::DropFinalizer(FOREGROUND));
@@ -287,11 +249,7 @@ impl Collector {
         let Some(path) = self.path(reference) else {
             return;
         };
-        let (client, permits, uid) = (
-            self.client.clone(),
-            self.permits.clone(),
-            entry.meta.uid.clone(),
-        );
+        let (client, permits, uid) = (self.client.clone(), self.permits.clone(), entry.meta.uid.clone());
         self.server.tasks.spawn(async move {
             let _permit = permits.acquire_owned().await;
             let options = json!({"preconditions": {"uid": &*uid}, "propagationPolicy": policy});
@@ -303,11 +261,7 @@ impl Collector {
         let Some(path) = self.path(reference) else {
             return;
         };
-        let (client, permits, uid) = (
-            self.client.clone(),
-            self.permits.clone(),
-            entry.meta.uid.to_string(),
-        );
+        let (client, permits, uid) = (self.client.clone(), self.permits.clone(), entry.meta.uid.to_string());
         self.server.tasks.spawn(async move {
             let _permit = permits.acquire_owned().await;
             attempt(&path, || edit_metadata(&client, &path, &uid, &edit)).await;
@@ -315,28 +269,16 @@ impl Collector {
     }
 
     /// Removes the orphan finalizer once the references of the dependents are gone.
-    fn spawn_orphan_end(
-        &self,
-        reference: &Reference,
-        entry: &Entry,
-        dependents: Vec<(Reference, Arc<Entry>)>,
-    ) {
+    fn spawn_orphan_end(&self, reference: &Reference, entry: &Entry, dependents: Vec<(Reference, Arc<Entry>)>) {
         let Some(path) = self.path(reference) else {
             return;
         };
-        let (client, server, uid) = (
-            self.client.clone(),
-            self.server.clone(),
-            entry.meta.uid.to_string(),
-        );
+        let (client, server, uid) = (self.client.clone(), self.server.clone(), entry.meta.uid.to_string());
         let tasks = server.tasks.clone();
         tasks.spawn(async move {
             let still = |server: &Server| {
                 dependents.iter().any(|((storage, key), _)| {
-                    server
-                        .store
-                        .get(storage, key)
-                        .is_some_and(|e| e.meta.owners().iter().any(|o| o.uid == uid))
+                    server.store.get(storage, key).is_some_and(|e| e.meta.owners().iter().any(|o| o.uid == uid))
                 })
             };
             while still(&server) {
@@ -345,18 +287,13 @@ impl Collector {
                     () = tokio::time::sleep(Duration::from_millis(20)) => {}
                 }
             }
-            attempt(&path, || {
-                edit_metadata(&client, &path, &uid, &Edit::DropFinalizer(ORPHAN))
-            })
-            .await;
+            attempt(&path, || edit_metadata(&client, &path, &uid, &Edit::DropFinalizer(ORPHAN))).await;
         });
     }
 
     fn path(&self, reference: &Reference) -> Option<String> {
         let snapshot = self.server.registry.snapshot();
-        let resource = snapshot
-            .iter()
-            .find(|r| r.storage == reference.0 && !r.shares_storage())?;
+        let resource = snapshot.iter().find(|r| r.storage == reference.0 && !r.shares_storage())?;
         Some(item_path(resource, &reference.1))
     }
 }
@@ -371,21 +308,13 @@ fn has(entry: &Entry, finalizer: &str) -> bool {
     entry.meta.finalizers().iter().any(|f| f == finalizer)
 }
 
-async fn edit_metadata(
-    client: &Client,
-    path: &str,
-    uid: &str,
-    edit: &Edit,
-) -> Result<Value, crate::status::ApiError> {
-    let object = client
-        .request(http::Method::GET, path, "application/json", None)
-        .await?;
+async fn edit_metadata(client: &Client, path: &str, uid: &str, edit: &Edit) -> Result<Value, crate::status::ApiError> {
+    let object = client.request(http::Method::GET, path, "application/json", None).await?;
     let meta = &object["metadata"];
     if meta["uid"] != uid && !matches!(edit, Edit::DropOwners(_)) {
         return Ok(Value::Null);
     }
-    let mut patch =
-        json!({"metadata": {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}});
+    let mut patch = json!({"metadata": {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}});
     match edit {
         Edit::DropOwners(uids) => {
             let kept: Vec<&Value> = meta["ownerReferences"]
@@ -394,32 +323,18 @@ async fn edit_metadata(
                 .flatten()
                 .filter(|o| !uids.iter().any(|u| o["uid"] == u.as_str()))
                 .collect();
-            patch["metadata"]["ownerReferences"] = if kept.is_empty() {
-                Value::Null
-            } else {
-                json!(kept)
-            };
+            patch["metadata"]["ownerReferences"] = if kept.is_empty() { Value::Null } else { json!(kept) };
         }
         Edit::DropFinalizer(name) => {
-            let kept: Vec<String> = strings(meta.get("finalizers"))
-                .into_iter()
-                .filter(|f| f != name)
-                .collect();
-            patch["metadata"]["finalizers"] = if kept.is_empty() {
-                Value::Null
-            } else {
-                json!(kept)
-            };
+            let kept: Vec<String> = strings(meta.get("finalizers")).into_iter().filter(|f| f != name).collect();
+            patch["metadata"]["finalizers"] = if kept.is_empty() { Value::Null } else { json!(kept) };
         }
     }
     client.merge_patch(path, &patch).await
 }
 
 /// Tries until it works, the object is gone, or it is somebody else's turn.
-async fn attempt<F: Future<Output = Result<Value, crate::status::ApiError>>>(
-    path: &str,
-    action: impl Fn() -> F,
-) {
+async fn attempt<F: Future<Output = Result<Value, crate::status::ApiError>>>(path: &str, action: impl Fn() -> F) {
     for round in 0..ATTEMPTS {
         match action().await {
             Ok(_) => return,

@@ -60,11 +60,7 @@ async fn empty(server: &Arc<Server>, name: &str) {
                 // Other finalizers may still hold it; then its next change brings us back here.
                 Ok(_) => return,
                 Err(error) if error.code == 404 => return,
-                Err(error) => tracing::debug!(
-                    namespace = name,
-                    error = error.message(),
-                    "cannot finalize yet"
-                ),
+                Err(error) => tracing::debug!(namespace = name, error = error.message(), "cannot finalize yet"),
             }
         } else {
             report(&client, server, name, &remaining).await;
@@ -77,10 +73,8 @@ async fn empty(server: &Arc<Server>, name: &str) {
 /// Asks for the deletion of everything and returns what is still there.
 async fn delete_contents(server: &Arc<Server>, client: &Client, name: &str) -> Vec<String> {
     let snapshot = server.registry.snapshot();
-    let mut resources: Vec<_> = snapshot
-        .iter()
-        .filter(|r| r.namespaced && !r.is_virtual() && !r.shares_storage())
-        .collect();
+    let mut resources: Vec<_> =
+        snapshot.iter().filter(|r| r.namespaced && !r.is_virtual() && !r.shares_storage()).collect();
     resources.sort_by_key(|r| r.special != Special::Pod);
     let mut remaining = Vec::new();
     for resource in resources {
@@ -91,23 +85,13 @@ async fn delete_contents(server: &Arc<Server>, client: &Client, name: &str) -> V
         let version = resource.versions.first().map_or("v1", |v| v.name.as_str());
         if entries.iter().any(|e| !e.meta.deleting) {
             let path = collection_path(resource, version, Some(name));
-            if let Err(error) = client
-                .delete(&path, &json!({"propagationPolicy": "Background"}))
-                .await
-            {
-                tracing::debug!(
-                    path,
-                    error = error.message(),
-                    "cannot delete the content of a namespace yet"
-                );
+            if let Err(error) = client.delete(&path, &json!({"propagationPolicy": "Background"})).await {
+                tracing::debug!(path, error = error.message(), "cannot delete the content of a namespace yet");
             }
         }
         let left = server.store.list(&resource.storage, Some(name)).items.len();
         if left > 0 {
-            remaining.push(format!(
-                "{} has {left} resource instances",
-                resource.qualified()
-            ));
+            remaining.push(format!("{} has {left} resource instances", resource.qualified()));
             // Pods may use anything else; nothing goes before they are gone.
             if resource.special == Special::Pod {
                 break;
@@ -119,21 +103,11 @@ async fn delete_contents(server: &Arc<Server>, client: &Client, name: &str) -> V
 
 /// Says in the namespace's status what it waits for.
 async fn report(client: &Client, server: &Server, name: &str, remaining: &[String]) {
-    let Some(mut namespace) = server
-        .store
-        .get("namespaces", &Key::new("", name))
-        .and_then(|e| parse(&e).ok())
-    else {
+    let Some(mut namespace) = server.store.get("namespaces", &Key::new("", name)).and_then(|e| parse(&e).ok()) else {
         return;
     };
     let message = format!("Some resources are remaining: {}", remaining.join(", "));
-    object::set_condition(
-        &mut namespace,
-        "NamespaceContentRemaining",
-        "True",
-        "SomeResourcesRemain",
-        &message,
-    );
+    object::set_condition(&mut namespace, "NamespaceContentRemaining", "True", "SomeResourcesRemain", &message);
     // A conflict means that somebody else changed it; the next round tries again.
     let _ = client.update_at(&namespace, "status").await;
 }

@@ -13,20 +13,11 @@ use crate::storage::parse;
 const STORAGE: &str = "rbac.authorization.k8s.io/clusterroles";
 
 pub async fn run(server: Arc<Server>) {
-    let client = Client::new(
-        &server,
-        "serviceaccount:kube-system:clusterrole-aggregation-controller",
-    );
+    let client = Client::new(&server, "serviceaccount:kube-system:clusterrole-aggregation-controller");
     let mut follower = Follower::new(&server, STORAGE);
     // Its own writes come back as events too; they find nothing left to do.
     while follower.next().await.is_some() {
-        let roles: Vec<Value> = server
-            .store
-            .list(STORAGE, None)
-            .items
-            .iter()
-            .filter_map(|e| parse(e).ok())
-            .collect();
+        let roles: Vec<Value> = server.store.list(STORAGE, None).items.iter().filter_map(|e| parse(e).ok()).collect();
         for role in &roles {
             if !role.get("aggregationRule").is_some_and(Value::is_object) {
                 continue;
@@ -36,10 +27,7 @@ pub async fn run(server: Arc<Server>) {
                 let mut role = role.clone();
                 role["rules"] = rules;
                 if let Err(error) = client.update(&role).await {
-                    tracing::debug!(
-                        error = error.message(),
-                        "cannot update an aggregated role yet"
-                    );
+                    tracing::debug!(error = error.message(), "cannot update an aggregated role yet");
                 }
             }
         }

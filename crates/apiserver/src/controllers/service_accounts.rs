@@ -9,10 +9,7 @@ use super::follow::{Follower, Seen};
 use crate::server::Server;
 
 pub async fn run(server: Arc<Server>) {
-    let client = Client::new(
-        &server,
-        "serviceaccount:kube-system:service-account-controller",
-    );
+    let client = Client::new(&server, "serviceaccount:kube-system:service-account-controller");
     let mut namespaces = Follower::new(&server, "namespaces");
     let mut accounts = Follower::new(&server, "serviceaccounts");
     loop {
@@ -33,15 +30,12 @@ pub async fn run(server: Arc<Server>) {
 }
 
 async fn ensure(client: &Client, namespace: &str) {
-    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": namespace}});
+    let account =
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": namespace}});
     match client.create_if_absent(&account).await {
         Ok(_) => {}
         // The namespace is going away.
         Err(error) if matches!(error.code, 403 | 404 | 503) => {}
-        Err(error) => tracing::warn!(
-            namespace,
-            error = error.message(),
-            "cannot create the default service account"
-        ),
+        Err(error) => tracing::warn!(namespace, error = error.message(), "cannot create the default service account"),
     }
 }

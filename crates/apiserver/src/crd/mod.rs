@@ -49,9 +49,7 @@ pub fn prepare(call: &Call, crd: &mut Value, old: Option<&Value>) -> Result<(), 
         .and_then(|v| v.iter().find(|v| v["storage"] == true))
         .map(|v| text(v, &["name"]).to_owned())
         .unwrap_or_default();
-    let mut stored = old
-        .map(|o| strings(at(o, &["status", "storedVersions"])))
-        .unwrap_or_default();
+    let mut stored = old.map(|o| strings(at(o, &["status", "storedVersions"]))).unwrap_or_default();
     if !stored.contains(&storage) && !storage.is_empty() {
         stored.push(storage);
     }
@@ -60,13 +58,7 @@ pub fn prepare(call: &Call, crd: &mut Value, old: Option<&Value>) -> Result<(), 
     match conflict {
         None => {
             status.insert("acceptedNames".into(), names);
-            object::set_condition(
-                crd,
-                "NamesAccepted",
-                "True",
-                "NoConflicts",
-                "no conflicts found",
-            );
+            object::set_condition(crd, "NamesAccepted", "True", "NoConflicts", "no conflicts found");
             object::set_condition(
                 crd,
                 "Established",
@@ -76,18 +68,10 @@ pub fn prepare(call: &Call, crd: &mut Value, old: Option<&Value>) -> Result<(), 
             );
         }
         Some((reason, message)) => {
-            status
-                .entry("acceptedNames")
-                .or_insert_with(|| json!({"kind": "", "plural": ""}));
+            status.entry("acceptedNames").or_insert_with(|| json!({"kind": "", "plural": ""}));
             object::set_condition(crd, "NamesAccepted", "False", reason, &message);
             if object::condition(crd, "Established").is_none() {
-                object::set_condition(
-                    crd,
-                    "Established",
-                    "False",
-                    "NotAccepted",
-                    "not all names are accepted",
-                );
+                object::set_condition(crd, "Established", "False", "NotAccepted", "not all names are accepted");
             }
         }
     }
@@ -98,41 +82,25 @@ pub fn prepare(call: &Call, crd: &mut Value, old: Option<&Value>) -> Result<(), 
 fn names_conflict(call: &Call, crd: &Value) -> Option<(&'static str, String)> {
     let group = text(crd, &["spec", "group"]);
     let names = crd.get("spec")?.get("names")?;
-    let (plural, singular, kind, list_kind) = (
-        text(names, &["plural"]),
-        text(names, &["singular"]),
-        text(names, &["kind"]),
-        text(names, &["listKind"]),
-    );
+    let (plural, singular, kind, list_kind) =
+        (text(names, &["plural"]), text(names, &["singular"]), text(names, &["kind"]), text(names, &["listKind"]));
     let short = strings(names.get("shortNames"));
     let snapshot = call.server.registry.snapshot();
-    for other in snapshot
-        .iter()
-        .filter(|r| r.group == group && r.plural != plural)
-    {
-        let taken = |name: &str| {
-            other.plural == name
-                || other.singular == name
-                || other.short_names.iter().any(|s| s == name)
-        };
+    for other in snapshot.iter().filter(|r| r.group == group && r.plural != plural) {
+        let taken =
+            |name: &str| other.plural == name || other.singular == name || other.short_names.iter().any(|s| s == name);
         let words = [("PluralConflict", plural), ("SingularConflict", singular)];
         if let Some((reason, name)) = words.into_iter().find(|(_, name)| taken(name)) {
             return Some((reason, format!("\"{name}\" is already in use")));
         }
         if let Some(name) = short.iter().find(|name| taken(name)) {
-            return Some((
-                "ShortNamesConflict",
-                format!("\"{name}\" is already in use"),
-            ));
+            return Some(("ShortNamesConflict", format!("\"{name}\" is already in use")));
         }
         if other.kind == kind || other.list_kind == kind {
             return Some(("KindConflict", format!("\"{kind}\" is already in use")));
         }
         if other.list_kind == list_kind {
-            return Some((
-                "ListKindConflict",
-                format!("\"{list_kind}\" is already in use"),
-            ));
+            return Some(("ListKindConflict", format!("\"{list_kind}\" is already in use")));
         }
     }
     None

@@ -14,40 +14,24 @@ pub fn validate(crd: &Value, old: Option<&Value>) -> Vec<Cause> {
     let plural = text(crd, &["spec", "names", "plural"]);
     let name = crate::object::name(crd);
     if name != format!("{plural}.{group}") {
-        causes.push(Cause::invalid(
-            "metadata.name",
-            &json!(name),
-            "must be spec.names.plural+\".\"+spec.group",
-        ));
+        causes.push(Cause::invalid("metadata.name", &json!(name), "must be spec.names.plural+\".\"+spec.group"));
     }
     if group.is_empty() {
         causes.push(Cause::required("spec.group", ""));
     } else if !group.contains('.') {
-        causes.push(Cause::invalid(
-            "spec.group",
-            &json!(group),
-            "should be a domain with at least one dot",
-        ));
+        causes.push(Cause::invalid("spec.group", &json!(group), "should be a domain with at least one dot"));
     }
     for key in ["plural", "kind"] {
         let value = text(crd, &["spec", "names", key]);
         if value.is_empty() {
             causes.push(Cause::required(format!("spec.names.{key}"), ""));
         } else if let Some(fault) = name_fault(NameRule::Label1035, &value.to_lowercase()) {
-            causes.push(Cause::invalid(
-                format!("spec.names.{key}"),
-                &json!(value),
-                fault,
-            ));
+            causes.push(Cause::invalid(format!("spec.names.{key}"), &json!(value), fault));
         }
     }
     let scope = text(crd, &["spec", "scope"]);
     if !matches!(scope, "Namespaced" | "Cluster") {
-        causes.push(Cause::not_supported(
-            "spec.scope",
-            &json!(scope),
-            &[json!("Cluster"), json!("Namespaced")],
-        ));
+        causes.push(Cause::not_supported("spec.scope", &json!(scope), &[json!("Cluster"), json!("Namespaced")]));
     }
     causes.extend(version_causes(crd));
     if let Some(old) = old {
@@ -64,14 +48,9 @@ pub fn validate(crd: &Value, old: Option<&Value>) -> Vec<Cause> {
 fn version_causes(crd: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     let none = Vec::new();
-    let versions = at(crd, &["spec", "versions"])
-        .and_then(Value::as_array)
-        .unwrap_or(&none);
+    let versions = at(crd, &["spec", "versions"]).and_then(Value::as_array).unwrap_or(&none);
     if versions.is_empty() {
-        return vec![Cause::required(
-            "spec.versions",
-            "must have at least one version",
-        )];
+        return vec![Cause::required("spec.versions", "must have at least one version")];
     }
     let storing = versions.iter().filter(|v| v["storage"] == true).count();
     if storing != 1 {
@@ -85,10 +64,7 @@ fn version_causes(crd: &Value) -> Vec<Cause> {
     for (index, version) in versions.iter().enumerate() {
         let name = text(version, &["name"]);
         if seen.contains(&name) {
-            causes.push(Cause::duplicate(
-                format!("spec.versions[{index}].name"),
-                &json!(name),
-            ));
+            causes.push(Cause::duplicate(format!("spec.versions[{index}].name"), &json!(name)));
         }
         seen.push(name);
         if at(version, &["schema", "openAPIV3Schema"]).is_none() {
@@ -104,12 +80,9 @@ fn version_causes(crd: &Value) -> Vec<Cause> {
 /// What may not change once a CRD exists, and versions that stored objects still use.
 fn change_causes(crd: &Value, old: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
-    for path in [
-        ["spec", "group"].as_slice(),
-        &["spec", "scope"],
-        &["spec", "names", "kind"],
-        &["spec", "names", "plural"],
-    ] {
+    for path in
+        [["spec", "group"].as_slice(), &["spec", "scope"], &["spec", "names", "kind"], &["spec", "names", "plural"]]
+    {
         if at(crd, path) != at(old, path) {
             let value = at(crd, path).cloned().unwrap_or_default();
             causes.push(Cause::invalid(path.join("."), &value, "field is immutable"));

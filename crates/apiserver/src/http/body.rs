@@ -18,9 +18,7 @@ pub const MAX_BODY: usize = 3 * 1024 * 1024;
 const GZIP_FROM: usize = 128 * 1024;
 
 pub fn full(bytes: impl Into<Bytes>) -> Body {
-    Full::new(bytes.into())
-        .map_err(|never| match never {})
-        .boxed_unsync()
+    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
 pub fn empty() -> Body {
@@ -32,9 +30,7 @@ pub async fn read(mut body: Body) -> Result<Bytes, ApiError> {
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| {
-            ApiError::bad_request(format!("cannot read the request body: {error}"))
-        })?;
+        let frame = frame.map_err(|error| ApiError::bad_request(format!("cannot read the request body: {error}")))?;
         let Ok(data) = frame.into_data() else {
             continue;
         };
@@ -51,35 +47,19 @@ pub async fn read(mut body: Body) -> Result<Bytes, ApiError> {
             rest.extend_from_slice(&data);
         }
     }
-    Ok(if rest.is_empty() {
-        first
-    } else {
-        rest.freeze()
-    })
+    Ok(if rest.is_empty() { first } else { rest.freeze() })
 }
 
 /// The whole body of a response of our own, however large.
 pub async fn read_all(body: Body) -> Result<Bytes, ApiError> {
-    body.collect()
-        .await
-        .map(|c| c.to_bytes())
-        .map_err(|e| ApiError::internal(e.to_string()))
+    body.collect().await.map(|c| c.to_bytes()).map_err(|e| ApiError::internal(e.to_string()))
 }
 
-pub fn respond(
-    status: StatusCode,
-    content_type: &'static str,
-    bytes: impl Into<Bytes>,
-) -> Response<Body> {
+pub fn respond(status: StatusCode, content_type: &'static str, bytes: impl Into<Bytes>) -> Response<Body> {
     let mut response = Response::new(full(bytes));
     *response.status_mut() = status;
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    response.headers_mut().insert(
-        header::CACHE_CONTROL,
-        HeaderValue::from_static("no-cache, private"),
-    );
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
     response
 }
 
@@ -101,26 +81,16 @@ pub fn compress(request_headers: &HeaderMap, response: &mut Response<Body>, byte
     let asked = request_headers
         .get(header::ACCEPT_ENCODING)
         .and_then(|v| v.to_str().ok())
-        .is_some_and(|v| {
-            v.split(',')
-                .any(|e| e.trim().split(';').next() == Some("gzip"))
-        });
+        .is_some_and(|v| v.split(',').any(|e| e.trim().split(';').next() == Some("gzip")));
     if !asked || bytes.len() < GZIP_FROM {
         *response.body_mut() = full(bytes);
         return;
     }
-    let mut encoder = flate2::write::GzEncoder::new(
-        Vec::with_capacity(bytes.len() / 8),
-        flate2::Compression::fast(),
-    );
+    let mut encoder = flate2::write::GzEncoder::new(Vec::with_capacity(bytes.len() / 8), flate2::Compression::fast());
     match encoder.write_all(&bytes).and_then(|()| encoder.finish()) {
         Ok(packed) => {
-            response
-                .headers_mut()
-                .insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-            response
-                .headers_mut()
-                .insert(header::VARY, HeaderValue::from_static("Accept-Encoding"));
+            response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept-Encoding"));
             *response.body_mut() = full(packed);
         }
         Err(_) => *response.body_mut() = full(bytes),

@@ -40,10 +40,7 @@ struct Clause<'a> {
 
 impl Clause<'_> {
     fn parameter(&self, key: &str) -> Option<&str> {
-        self.parameters
-            .iter()
-            .find(|(k, _)| *k == key)
-            .map(|(_, v)| *v)
+        self.parameters.iter().find(|(k, _)| *k == key).map(|(_, v)| *v)
     }
 }
 
@@ -57,11 +54,7 @@ fn clauses(headers: &HeaderMap) -> Vec<Clause<'_>> {
             let mut parts = clause.split(';').map(str::trim);
             let media = parts.next().filter(|m| !m.is_empty())?;
             let parameters: Vec<_> = parts.filter_map(|p| p.split_once('=')).collect();
-            let quality = parameters
-                .iter()
-                .find(|(k, _)| *k == "q")
-                .and_then(|(_, v)| v.parse().ok())
-                .unwrap_or(1.0);
+            let quality = parameters.iter().find(|(k, _)| *k == "q").and_then(|(_, v)| v.parse().ok()).unwrap_or(1.0);
             Some((quality, Clause { media, parameters }))
         })
         .collect();
@@ -73,11 +66,7 @@ fn clauses(headers: &HeaderMap) -> Vec<Clause<'_>> {
 ///
 /// `protobuf` says whether the resource has a protobuf form; custom resources have none.
 pub fn accept(headers: &HeaderMap, protobuf: bool) -> Result<Accept, ApiError> {
-    let plain = Accept {
-        encoding: Encoding::Json,
-        shape: Shape::Object,
-        meta_version: "v1",
-    };
+    let plain = Accept { encoding: Encoding::Json, shape: Shape::Object, meta_version: "v1" };
     let clauses = clauses(headers);
     if clauses.is_empty() {
         return Ok(plain);
@@ -105,25 +94,15 @@ pub fn accept(headers: &HeaderMap, protobuf: bool) -> Result<Accept, ApiError> {
         if encoding == Encoding::Protobuf && shape != Shape::Object {
             continue;
         }
-        return Ok(Accept {
-            encoding,
-            shape,
-            meta_version,
-        });
+        return Ok(Accept { encoding, shape, meta_version });
     }
-    let known = if protobuf {
-        [JSON, YAML, PROTOBUF].join(", ")
-    } else {
-        [JSON, YAML].join(", ")
-    };
+    let known = if protobuf { [JSON, YAML, PROTOBUF].join(", ") } else { [JSON, YAML].join(", ") };
     Err(ApiError::not_acceptable(&known))
 }
 
 /// True if some clause asks for exactly this media type with these parameters (aggregated discovery).
 pub fn wants(headers: &HeaderMap, media: &str, parameters: &[(&str, &str)]) -> bool {
-    clauses(headers)
-        .iter()
-        .any(|c| c.media == media && parameters.iter().all(|(k, v)| c.parameter(k) == Some(*v)))
+    clauses(headers).iter().any(|c| c.media == media && parameters.iter().all(|(k, v)| c.parameter(k) == Some(*v)))
 }
 
 /// The media type of the request body, without parameters.
@@ -147,41 +126,23 @@ mod tests {
             ("", true, Some((Encoding::Json, Shape::Object))),
             ("*/*", false, Some((Encoding::Json, Shape::Object))),
             (kubectl, false, Some((Encoding::Json, Shape::Table))),
-            (
-                "application/vnd.kubernetes.protobuf,application/json",
-                true,
-                Some((Encoding::Protobuf, Shape::Object)),
-            ),
-            (
-                "application/vnd.kubernetes.protobuf,application/json",
-                false,
-                Some((Encoding::Json, Shape::Object)),
-            ),
+            ("application/vnd.kubernetes.protobuf,application/json", true, Some((Encoding::Protobuf, Shape::Object))),
+            ("application/vnd.kubernetes.protobuf,application/json", false, Some((Encoding::Json, Shape::Object))),
             ("application/vnd.kubernetes.protobuf", false, None),
-            (
-                "application/json;q=0.1, application/yaml",
-                false,
-                Some((Encoding::Yaml, Shape::Object)),
-            ),
+            ("application/json;q=0.1, application/yaml", false, Some((Encoding::Yaml, Shape::Object))),
             (
                 "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
                 true,
                 Some((Encoding::Json, Shape::PartialMetadataList)),
             ),
-            (
-                "application/json;as=Nonsense;g=meta.k8s.io;v=v1",
-                true,
-                None,
-            ),
+            ("application/json;as=Nonsense;g=meta.k8s.io;v=v1", true, None),
         ];
         for (value, protobuf, expected) in cases {
             let mut headers = HeaderMap::new();
             if !value.is_empty() {
                 headers.insert(header::ACCEPT, value.parse().unwrap());
             }
-            let got = accept(&headers, protobuf)
-                .ok()
-                .map(|a| (a.encoding, a.shape));
+            let got = accept(&headers, protobuf).ok().map(|a| (a.encoding, a.shape));
             assert_eq!(got, expected, "{value}");
         }
     }

@@ -34,26 +34,15 @@ pub struct Query(BTreeMap<String, Vec<String>>);
 impl Query {
     pub fn parse(uri: &Uri) -> Self {
         let mut map: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for pair in uri
-            .query()
-            .unwrap_or_default()
-            .split('&')
-            .filter(|p| !p.is_empty())
-        {
+        for pair in uri.query().unwrap_or_default().split('&').filter(|p| !p.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            map.entry(decode(key, true))
-                .or_default()
-                .push(decode(value, true));
+            map.entry(decode(key, true)).or_default().push(decode(value, true));
         }
         Self(map)
     }
 
     pub fn get(&self, key: &str) -> &str {
-        self.0
-            .get(key)
-            .and_then(|v| v.first())
-            .map(String::as_str)
-            .unwrap_or_default()
+        self.0.get(key).and_then(|v| v.first()).map(String::as_str).unwrap_or_default()
     }
 
     pub fn all(&self, key: &str) -> &[String] {
@@ -67,11 +56,10 @@ impl Query {
     pub fn number(&self, key: &str) -> Result<Option<u64>, ApiError> {
         match self.get(key) {
             "" => Ok(None),
-            text => text.parse().map(Some).map_err(|_| {
-                ApiError::bad_request(format!(
-                    "strconv.ParseInt: parsing \"{text}\": invalid syntax"
-                ))
-            }),
+            text => text
+                .parse()
+                .map(Some)
+                .map_err(|_| ApiError::bad_request(format!("strconv.ParseInt: parsing \"{text}\": invalid syntax"))),
         }
     }
 }
@@ -104,17 +92,9 @@ fn decode(text: &str, plus: bool) -> String {
 impl RequestInfo {
     pub fn parse(method: &Method, uri: &Uri, query: &Query) -> Self {
         let path = uri.path().to_owned();
-        let mut parts = path
-            .split('/')
-            .filter(|p| !p.is_empty())
-            .map(|p| decode(p, false))
-            .collect::<Vec<_>>()
-            .into_iter();
-        let plain = |path: String| Self {
-            verb: plain_verb(method),
-            path,
-            target: None,
-        };
+        let mut parts =
+            path.split('/').filter(|p| !p.is_empty()).map(|p| decode(p, false)).collect::<Vec<_>>().into_iter();
+        let plain = |path: String| Self { verb: plain_verb(method), path, target: None };
         let (group, version) = match parts.next().as_deref() {
             Some("api") => (Some(String::new()), parts.next()),
             Some("apis") => (parts.next(), parts.next()),
@@ -133,11 +113,7 @@ impl RequestInfo {
         if parts.is_empty() {
             return plain(path);
         }
-        let mut target = Target {
-            group,
-            version,
-            ..Target::default()
-        };
+        let mut target = Target { group, version, ..Target::default() };
         let mut parts = parts.into_iter().peekable();
         let first = parts.next().unwrap_or_default();
         target.resource = if first == "namespaces" {
@@ -177,11 +153,7 @@ impl RequestInfo {
             Method::DELETE => "deletecollection",
             _ => "",
         };
-        Self {
-            path,
-            verb,
-            target: Some(target),
-        }
+        Self { path, verb, target: Some(target) }
     }
 }
 
@@ -208,41 +180,21 @@ mod tests {
         let cases = [
             ("GET", "/api/v1/namespaces", "list /v1 - namespaces - - "),
             ("GET", "/api/v1/namespaces/a", "get /v1 a namespaces a - "),
-            (
-                "PUT",
-                "/api/v1/namespaces/a/finalize",
-                "update /v1 a namespaces a finalize ",
-            ),
-            (
-                "GET",
-                "/api/v1/namespaces/a/pods?watch=true",
-                "watch /v1 a pods - - ",
-            ),
-            (
-                "GET",
-                "/api/v1/namespaces/a/pods/p/log",
-                "get /v1 a pods p log ",
-            ),
+            ("PUT", "/api/v1/namespaces/a/finalize", "update /v1 a namespaces a finalize "),
+            ("GET", "/api/v1/namespaces/a/pods?watch=true", "watch /v1 a pods - - "),
+            ("GET", "/api/v1/namespaces/a/pods/p/log", "get /v1 a pods p log "),
             (
                 "DELETE",
                 "/apis/kubevirt.io/v1/namespaces/a/virtualmachines",
                 "deletecollection kubevirt.io/v1 a virtualmachines - - ",
             ),
-            (
-                "GET",
-                "/apis/x/v1/namespaces/a/vms/b/console/c/d",
-                "get x/v1 a vms b console c/d",
-            ),
+            ("GET", "/apis/x/v1/namespaces/a/vms/b/console/c/d", "get x/v1 a vms b console c/d"),
             (
                 "PATCH",
                 "/apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Aadmin",
                 "patch rbac.authorization.k8s.io/v1 - clusterroles system:admin - ",
             ),
-            (
-                "GET",
-                "/api/v1/watch/namespaces/a/pods",
-                "watch /v1 a pods - - ",
-            ),
+            ("GET", "/api/v1/watch/namespaces/a/pods", "watch /v1 a pods - - "),
             ("GET", "/apis/x/v1", "get"),
             ("GET", "/healthz", "get"),
         ];

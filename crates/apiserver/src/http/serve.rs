@@ -42,25 +42,22 @@ pub struct TlsConfig {
 
 impl TlsConfig {
     fn server_config(&self) -> io::Result<rustls::ServerConfig> {
-        let other = |e: &dyn std::fmt::Display, what: &str| {
-            io::Error::new(io::ErrorKind::InvalidInput, format!("{what}: {e}"))
-        };
+        let other =
+            |e: &dyn std::fmt::Display, what: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{what}: {e}"));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = rustls::RootCertStore::empty();
         for cert in CertificateDer::pem_slice_iter(self.client_ca_pem.as_bytes()) {
             let cert = cert.map_err(|e| other(&e, "client CA"))?;
             roots.add(cert).map_err(|e| other(&e, "client CA"))?;
         }
-        let verifier =
-            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-                .allow_unauthenticated()
-                .build()
-                .map_err(|e| other(&e, "client CA"))?;
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+            .allow_unauthenticated()
+            .build()
+            .map_err(|e| other(&e, "client CA"))?;
         let chain = CertificateDer::pem_slice_iter(self.cert_chain_pem.as_bytes())
             .collect::<Result<Vec<_>, _>>()
             .map_err(|e| other(&e, "serving certificate"))?;
-        let key = PrivateKeyDer::from_pem_slice(self.key_pem.as_bytes())
-            .map_err(|e| other(&e, "serving key"))?;
+        let key = PrivateKeyDer::from_pem_slice(self.key_pem.as_bytes()).map_err(|e| other(&e, "serving key"))?;
         let mut config = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|e| other(&e, "TLS versions"))?
@@ -96,24 +93,13 @@ pub async fn serve(
             },
         };
         let _ = stream.set_nodelay(true);
-        connections.spawn(connection(
-            service.clone(),
-            acceptor.clone(),
-            stream,
-            stop.clone(),
-        ));
+        connections.spawn(connection(service.clone(), acceptor.clone(), stream, stop.clone()));
     }
     drop(listener);
     stop.cancel();
     connections.close();
-    if tokio::time::timeout(DRAIN_TIMEOUT, connections.wait())
-        .await
-        .is_err()
-    {
-        tracing::warn!(
-            open = connections.len(),
-            "connections still open at the end of the drain"
-        );
+    if tokio::time::timeout(DRAIN_TIMEOUT, connections.wait()).await.is_err() {
+        tracing::warn!(open = connections.len(), "connections still open at the end of the drain");
     }
     Ok(())
 }
@@ -148,15 +134,8 @@ async fn connection(
         async move { service.call(request).await }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .keep_alive_interval(Duration::from_secs(30))
-        .max_concurrent_streams(1000);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+    builder.http2().timer(TokioTimer::new()).keep_alive_interval(Duration::from_secs(30)).max_concurrent_streams(1000);
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), handler);
     tokio::pin!(connection);
     let result = tokio::select! {

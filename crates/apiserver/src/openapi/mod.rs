@@ -23,10 +23,7 @@ pub struct Cache {
 
 impl Cache {
     fn get(&self, path: &str, hash: u64, make: impl FnOnce() -> Value) -> Bytes {
-        let mut documents = self
-            .documents
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut documents = self.documents.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((known, bytes)) = documents.get(path)
             && *known == hash
         {
@@ -39,11 +36,7 @@ impl Cache {
 }
 
 /// Answers below `/openapi`.
-pub fn handle(
-    server: &Server,
-    path: &str,
-    headers: &HeaderMap,
-) -> Result<Response<Body>, ApiError> {
+pub fn handle(server: &Server, path: &str, headers: &HeaderMap) -> Result<Response<Body>, ApiError> {
     let path = path.trim_end_matches('/');
     let bytes: Bytes = match path {
         "/openapi/v2" => {
@@ -65,9 +58,7 @@ pub fn handle(
                 return Err(ApiError::no_route());
             }
             let hash = version_hash(server, &group);
-            server
-                .openapi
-                .get(path, hash, || v3(server, &group, &version))
+            server.openapi.get(path, hash, || v3(server, &group, &version))
         }
     };
     let mut response = body::respond(StatusCode::OK, "application/json", Bytes::new());
@@ -84,11 +75,7 @@ fn index(server: &Server) -> Value {
     let mut paths = Map::new();
     for (group, versions) in server.registry.snapshot().groups() {
         for version in versions {
-            let path = if group.is_empty() {
-                format!("api/{version}")
-            } else {
-                format!("apis/{group}/{version}")
-            };
+            let path = if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") };
             let hash = version_hash(server, group);
             let url = format!("/openapi/v3/{path}?hash={hash:016X}");
             paths.insert(path, json!({"serverRelativeURL": url}));
@@ -136,13 +123,7 @@ fn v2(server: &Server) -> Value {
     let mut paths = Map::new();
     for (group, versions) in snapshot.groups() {
         for version in versions {
-            definitions.extend(schemas::of_version(
-                server,
-                &snapshot,
-                group,
-                version,
-                "#/definitions/",
-            ));
+            definitions.extend(schemas::of_version(server, &snapshot, group, version, "#/definitions/"));
             for (resource, version) in snapshot.in_version(group, version) {
                 paths::add(&mut paths, resource, version, paths::Dialect::V2);
             }

@@ -13,22 +13,13 @@ pub enum Dialect {
 /// Query parameters of writes. kubectl asks the document whether `fieldValidation` and `dryRun` are understood.
 const WRITE_PARAMETERS: &[&str] = &["dryRun", "fieldManager", "fieldValidation", "pretty"];
 
-pub fn add(
-    paths: &mut Map<String, Value>,
-    resource: &Resource,
-    version: &Version,
-    dialect: Dialect,
-) {
+pub fn add(paths: &mut Map<String, Value>, resource: &Resource, version: &Version, dialect: Dialect) {
     let root = if resource.group.is_empty() {
         format!("/api/{}", version.name)
     } else {
         format!("/apis/{}/{}", resource.group, version.name)
     };
-    let place = if resource.namespaced {
-        format!("{root}/namespaces/{{namespace}}")
-    } else {
-        root.clone()
-    };
+    let place = if resource.namespaced { format!("{root}/namespaces/{{namespace}}") } else { root.clone() };
     let collection = format!("{place}/{}", resource.plural);
     let item = format!("{collection}/{{name}}");
     let op = |action: &str, list: bool| operation(resource, version, action, list, dialect);
@@ -62,17 +53,12 @@ pub fn add(
         paths.insert(path, entry.into());
     }
     if resource.namespaced {
-        paths.insert(
-            format!("{root}/{}", resource.plural),
-            json!({"get": op("list", true)}),
-        );
+        paths.insert(format!("{root}/{}", resource.plural), json!({"get": op("list", true)}));
     }
 }
 
 fn parameters(path: &str, dialect: Dialect) -> Value {
-    let in_path = ["namespace", "name"]
-        .into_iter()
-        .filter(|p| path.contains(&format!("{{{p}}}")));
+    let in_path = ["namespace", "name"].into_iter().filter(|p| path.contains(&format!("{{{p}}}")));
     in_path
         .map(|name| match dialect {
             Dialect::V2 => json!({"name": name, "in": "path", "required": true, "type": "string"}),
@@ -83,18 +69,8 @@ fn parameters(path: &str, dialect: Dialect) -> Value {
         .collect()
 }
 
-fn operation(
-    resource: &Resource,
-    version: &Version,
-    action: &str,
-    list: bool,
-    dialect: Dialect,
-) -> Value {
-    let definition = if list {
-        format!("{}List", version.definition)
-    } else {
-        version.definition.clone()
-    };
+fn operation(resource: &Resource, version: &Version, action: &str, list: bool, dialect: Dialect) -> Value {
+    let definition = if list { format!("{}List", version.definition) } else { version.definition.clone() };
     let schema = match dialect {
         Dialect::V2 => json!({"$ref": format!("#/definitions/{definition}")}),
         Dialect::V3 => json!({"$ref": format!("#/components/schemas/{definition}")}),
@@ -119,12 +95,8 @@ fn operation(
             })
             .collect();
         match dialect {
-            Dialect::V2 => parameters
-                .push(json!({"name": "body", "in": "body", "required": true, "schema": schema})),
-            Dialect::V3 => {
-                operation["requestBody"] =
-                    json!({"content": {"*/*": {"schema": schema}}, "required": true})
-            }
+            Dialect::V2 => parameters.push(json!({"name": "body", "in": "body", "required": true, "schema": schema})),
+            Dialect::V3 => operation["requestBody"] = json!({"content": {"*/*": {"schema": schema}}, "required": true}),
         }
         operation["parameters"] = parameters.into();
     }

@@ -28,22 +28,13 @@ pub fn crds_of(server: &Server, group: &str) -> Vec<Arc<Entry>> {
 }
 
 /// All schemas that the kinds of a version need, with references below `base`.
-pub fn of_version(
-    server: &Server,
-    snapshot: &Snapshot,
-    group: &str,
-    version: &str,
-    base: &str,
-) -> Map<String, Value> {
+pub fn of_version(server: &Server, snapshot: &Snapshot, group: &str, version: &str, base: &str) -> Map<String, Value> {
     // Parsed for the document and dropped with it.
     let embedded: Value = serde_json::from_slice(OPENAPI).unwrap_or_default();
     let definitions = &embedded["definitions"];
     let mut out = Map::new();
     let mut wanted: BTreeSet<String> = ALWAYS.iter().map(|s| (*s).to_owned()).collect();
-    for (resource, version) in snapshot
-        .in_version(group, version)
-        .filter(|(r, _)| !r.custom)
-    {
+    for (resource, version) in snapshot.in_version(group, version).filter(|(r, _)| !r.custom) {
         wanted.insert(version.definition.clone());
         wanted.insert(format!("{}List", version.definition));
         let _ = resource;
@@ -76,16 +67,9 @@ pub fn of_version(
     out
 }
 
-fn custom(
-    out: &mut Map<String, Value>,
-    resource: &Resource,
-    version: &str,
-    crd: &Value,
-    base: &str,
-) {
-    let Some(spec) = at(crd, &["spec", "versions"])
-        .and_then(Value::as_array)
-        .and_then(|v| v.iter().find(|v| v["name"] == version))
+fn custom(out: &mut Map<String, Value>, resource: &Resource, version: &str, crd: &Value, base: &str) {
+    let Some(spec) =
+        at(crd, &["spec", "versions"]).and_then(Value::as_array).and_then(|v| v.iter().find(|v| v["name"] == version))
     else {
         return;
     };
@@ -93,9 +77,7 @@ fn custom(
         return;
     };
     let gvk = |kind: &str| json!([{"group": resource.group, "version": version, "kind": kind}]);
-    let mut schema = at(spec, &["schema", "openAPIV3Schema"])
-        .cloned()
-        .unwrap_or_else(|| json!({"type": "object"}));
+    let mut schema = at(spec, &["schema", "openAPIV3Schema"]).cloned().unwrap_or_else(|| json!({"type": "object"}));
     if !schema.is_object() {
         schema = json!({"type": "object"});
     }
@@ -120,21 +102,13 @@ fn custom(
 /// OpenAPI 3.0 forbids members beside `$ref`; kubectl's reader wants it wrapped.
 fn reference(base: &str, name: &str) -> Value {
     let target = json!({"$ref": format!("{base}{name}")});
-    if base == "#/definitions/" {
-        target
-    } else {
-        json!({"allOf": [target], "default": {}})
-    }
+    if base == "#/definitions/" { target } else { json!({"allOf": [target], "default": {}}) }
 }
 
 fn references(schema: &Value, found: &mut impl FnMut(&str)) {
     match schema {
         Value::Object(map) => {
-            if let Some(name) = map
-                .get("$ref")
-                .and_then(Value::as_str)
-                .and_then(|r| r.strip_prefix("#/definitions/"))
-            {
+            if let Some(name) = map.get("$ref").and_then(Value::as_str).and_then(|r| r.strip_prefix("#/definitions/")) {
                 found(name);
             }
             map.values().for_each(|v| references(v, found));

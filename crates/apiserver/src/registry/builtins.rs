@@ -9,16 +9,7 @@ use super::columns::Columns;
 use super::printers;
 use super::resource::{NameRule, Resource, SchemaSource, Special, Version};
 
-const ALL: &[&str] = &[
-    "create",
-    "delete",
-    "deletecollection",
-    "get",
-    "list",
-    "patch",
-    "update",
-    "watch",
-];
+const ALL: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 const CREATE: &[&str] = &["create"];
 
 /// Swagger definitions of the built-in kinds, without descriptions. Generated.
@@ -29,32 +20,16 @@ const PROTO: &[u8] = include_bytes!("../../data/proto.json");
 /// Group, version, package of the OpenAPI definition. In the order of discovery.
 const GROUPS: &[(&str, &str, &str)] = &[
     ("", "v1", "io.k8s.api.core.v1"),
-    (
-        "apiregistration.k8s.io",
-        "v1",
-        "io.k8s.kube-aggregator.pkg.apis.apiregistration.v1",
-    ),
+    ("apiregistration.k8s.io", "v1", "io.k8s.kube-aggregator.pkg.apis.apiregistration.v1"),
     ("apps", "v1", "io.k8s.api.apps.v1"),
     ("events.k8s.io", "v1", "io.k8s.api.events.v1"),
-    (
-        "authentication.k8s.io",
-        "v1",
-        "io.k8s.api.authentication.v1",
-    ),
+    ("authentication.k8s.io", "v1", "io.k8s.api.authentication.v1"),
     ("authorization.k8s.io", "v1", "io.k8s.api.authorization.v1"),
     ("policy", "v1", "io.k8s.api.policy.v1"),
     ("rbac.authorization.k8s.io", "v1", "io.k8s.api.rbac.v1"),
     ("storage.k8s.io", "v1", "io.k8s.api.storage.v1"),
-    (
-        "admissionregistration.k8s.io",
-        "v1",
-        "io.k8s.api.admissionregistration.v1",
-    ),
-    (
-        "apiextensions.k8s.io",
-        "v1",
-        "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1",
-    ),
+    ("admissionregistration.k8s.io", "v1", "io.k8s.api.admissionregistration.v1"),
+    ("apiextensions.k8s.io", "v1", "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1"),
     ("scheduling.k8s.io", "v1", "io.k8s.api.scheduling.v1"),
     ("coordination.k8s.io", "v1", "io.k8s.api.coordination.v1"),
     ("discovery.k8s.io", "v1", "io.k8s.api.discovery.v1"),
@@ -79,16 +54,7 @@ const fn row(
     flags: &'static str,
     short: &'static [&'static str],
 ) -> Row {
-    Row {
-        group,
-        plural,
-        kind,
-        flags,
-        short,
-        categories: &[],
-        subresources: &[],
-        special: Special::None,
-    }
+    Row { group, plural, kind, flags, short, categories: &[], subresources: &[], special: Special::None }
 }
 
 const fn special(mut row: Row, special: Special) -> Row {
@@ -117,143 +83,46 @@ const AUTHZ: &str = "authorization.k8s.io";
 const AUTHN: &str = "authentication.k8s.io";
 
 const ROWS: &[Row] = &[
-    special(
-        with(
-            row("", "namespaces", "Namespace", "sl", &["ns"]),
-            &["finalize"],
-        ),
-        Special::Namespace,
-    ),
+    special(with(row("", "namespaces", "Namespace", "sl", &["ns"]), &["finalize"]), Special::Namespace),
     special(row("", "nodes", "Node", "s", &["no"]), Special::Node),
     special(
         in_all(with(
             row("", "pods", "Pod", "nsg", &["po"]),
-            &[
-                "binding",
-                "eviction",
-                "log",
-                "exec",
-                "attach",
-                "portforward",
-            ],
+            &["binding", "eviction", "log", "exec", "attach", "portforward"],
         )),
         Special::Pod,
     ),
     row("", "configmaps", "ConfigMap", "n", &["cm"]),
     special(row("", "secrets", "Secret", "n", &[]), Special::Secret),
     row("", "serviceaccounts", "ServiceAccount", "n", &["sa"]),
-    special(
-        in_all(row("", "services", "Service", "ns5", &["svc"])),
-        Special::Service,
-    ),
+    special(in_all(row("", "services", "Service", "ns5", &["svc"])), Special::Service),
     row("", "endpoints", "Endpoints", "n", &["ep"]),
     special(row("", "events", "Event", "nr", &["ev"]), Special::Event),
-    special(
-        row("", "persistentvolumes", "PersistentVolume", "s", &["pv"]),
-        Special::Claim,
-    ),
-    special(
-        row(
-            "",
-            "persistentvolumeclaims",
-            "PersistentVolumeClaim",
-            "ns",
-            &["pvc"],
-        ),
-        Special::Claim,
-    ),
+    special(row("", "persistentvolumes", "PersistentVolume", "s", &["pv"]), Special::Claim),
+    special(row("", "persistentvolumeclaims", "PersistentVolumeClaim", "ns", &["pvc"]), Special::Claim),
     row("", "resourcequotas", "ResourceQuota", "ns", &["quota"]),
     row("", "limitranges", "LimitRange", "n", &["limits"]),
-    row(
-        "apps",
-        "controllerrevisions",
-        "ControllerRevision",
-        "n",
-        &[],
-    ),
-    special(
-        row("events.k8s.io", "events", "Event", "nr", &["ev"]),
-        Special::Event,
-    ),
-    row(
-        "discovery.k8s.io",
-        "endpointslices",
-        "EndpointSlice",
-        "ng",
-        &[],
-    ),
+    row("apps", "controllerrevisions", "ControllerRevision", "n", &[]),
+    special(row("events.k8s.io", "events", "Event", "nr", &["ev"]), Special::Event),
+    row("discovery.k8s.io", "endpointslices", "EndpointSlice", "ng", &[]),
     row("coordination.k8s.io", "leases", "Lease", "nr", &[]),
-    special(
-        row(
-            "scheduling.k8s.io",
-            "priorityclasses",
-            "PriorityClass",
-            "g",
-            &["pc"],
-        ),
-        Special::PriorityClass,
-    ),
-    row(
-        "storage.k8s.io",
-        "storageclasses",
-        "StorageClass",
-        "",
-        &["sc"],
-    ),
-    row(
-        "policy",
-        "poddisruptionbudgets",
-        "PodDisruptionBudget",
-        "nsg",
-        &["pdb"],
-    ),
+    special(row("scheduling.k8s.io", "priorityclasses", "PriorityClass", "g", &["pc"]), Special::PriorityClass),
+    row("storage.k8s.io", "storageclasses", "StorageClass", "", &["sc"]),
+    row("policy", "poddisruptionbudgets", "PodDisruptionBudget", "nsg", &["pdb"]),
     special(row(RBAC, "roles", "Role", "np", &[]), Special::Rbac),
+    special(row(RBAC, "rolebindings", "RoleBinding", "np", &[]), Special::Rbac),
+    special(row(RBAC, "clusterroles", "ClusterRole", "p", &[]), Special::Rbac),
+    special(row(RBAC, "clusterrolebindings", "ClusterRoleBinding", "p", &[]), Special::Rbac),
     special(
-        row(RBAC, "rolebindings", "RoleBinding", "np", &[]),
-        Special::Rbac,
-    ),
-    special(
-        row(RBAC, "clusterroles", "ClusterRole", "p", &[]),
-        Special::Rbac,
-    ),
-    special(
-        row(RBAC, "clusterrolebindings", "ClusterRoleBinding", "p", &[]),
-        Special::Rbac,
-    ),
-    special(
-        in_extensions(row(
-            ADMISSION,
-            "mutatingwebhookconfigurations",
-            "MutatingWebhookConfiguration",
-            "gc",
-            &[],
-        )),
+        in_extensions(row(ADMISSION, "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", "gc", &[])),
         Special::Webhook,
     ),
     special(
-        in_extensions(row(
-            ADMISSION,
-            "validatingwebhookconfigurations",
-            "ValidatingWebhookConfiguration",
-            "gc",
-            &[],
-        )),
+        in_extensions(row(ADMISSION, "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", "gc", &[])),
         Special::Webhook,
     ),
-    in_extensions(row(
-        ADMISSION,
-        "validatingadmissionpolicies",
-        "ValidatingAdmissionPolicy",
-        "sgc",
-        &[],
-    )),
-    in_extensions(row(
-        ADMISSION,
-        "validatingadmissionpolicybindings",
-        "ValidatingAdmissionPolicyBinding",
-        "gc",
-        &[],
-    )),
+    in_extensions(row(ADMISSION, "validatingadmissionpolicies", "ValidatingAdmissionPolicy", "sgc", &[])),
+    in_extensions(row(ADMISSION, "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", "gc", &[])),
     special(
         in_extensions(row(
             "apiextensions.k8s.io",
@@ -264,64 +133,19 @@ const ROWS: &[Row] = &[
         )),
         Special::Crd,
     ),
+    special(in_extensions(row("apiregistration.k8s.io", "apiservices", "APIService", "sc", &[])), Special::ApiService),
+    special(row(AUTHZ, "subjectaccessreviews", "SubjectAccessReview", "", &[]), Special::SubjectAccessReview),
     special(
-        in_extensions(row(
-            "apiregistration.k8s.io",
-            "apiservices",
-            "APIService",
-            "sc",
-            &[],
-        )),
-        Special::ApiService,
-    ),
-    special(
-        row(
-            AUTHZ,
-            "subjectaccessreviews",
-            "SubjectAccessReview",
-            "",
-            &[],
-        ),
-        Special::SubjectAccessReview,
-    ),
-    special(
-        row(
-            AUTHZ,
-            "selfsubjectaccessreviews",
-            "SelfSubjectAccessReview",
-            "",
-            &[],
-        ),
+        row(AUTHZ, "selfsubjectaccessreviews", "SelfSubjectAccessReview", "", &[]),
         Special::SelfSubjectAccessReview,
     ),
     special(
-        row(
-            AUTHZ,
-            "localsubjectaccessreviews",
-            "LocalSubjectAccessReview",
-            "n",
-            &[],
-        ),
+        row(AUTHZ, "localsubjectaccessreviews", "LocalSubjectAccessReview", "n", &[]),
         Special::LocalSubjectAccessReview,
     ),
-    special(
-        row(
-            AUTHZ,
-            "selfsubjectrulesreviews",
-            "SelfSubjectRulesReview",
-            "",
-            &[],
-        ),
-        Special::SelfSubjectRulesReview,
-    ),
-    special(
-        row(AUTHN, "tokenreviews", "TokenReview", "", &[]),
-        Special::TokenReview,
-    ),
-    special(
-        row(AUTHN, "selfsubjectreviews", "SelfSubjectReview", "", &[]),
-        Special::SelfSubjectReview,
-    ),
+    special(row(AUTHZ, "selfsubjectrulesreviews", "SelfSubjectRulesReview", "", &[]), Special::SelfSubjectRulesReview),
+    special(row(AUTHN, "tokenreviews", "TokenReview", "", &[]), Special::TokenReview),
+    special(row(AUTHN, "selfsubjectreviews", "SelfSubjectReview", "", &[]), Special::SelfSubjectReview),
 ];
 
 /// events.k8s.io has its own names for the fields of core events.
@@ -378,18 +202,12 @@ pub fn resources() -> impl Iterator<Item = Resource> {
 
 fn resource(row: &Row) -> Resource {
     let flag = |c: char| row.flags.contains(c);
-    let (_, version, package) = GROUPS
-        .iter()
-        .find(|(g, _, _)| *g == row.group)
-        .copied()
-        .unwrap_or((row.group, "v1", ""));
+    let (_, version, package) =
+        GROUPS.iter().find(|(g, _, _)| *g == row.group).copied().unwrap_or((row.group, "v1", ""));
     let shared = row.group == "events.k8s.io";
     let storage_group = if shared { "" } else { row.group };
-    let storage = if storage_group.is_empty() {
-        row.plural.to_owned()
-    } else {
-        format!("{storage_group}/{}", row.plural)
-    };
+    let storage =
+        if storage_group.is_empty() { row.plural.to_owned() } else { format!("{storage_group}/{}", row.plural) };
     let mut resource = Resource {
         group: row.group.to_owned(),
         plural: row.plural.to_owned(),
@@ -439,17 +257,12 @@ fn resource(row: &Row) -> Resource {
 
 /// Where a group stands in discovery; groups not in the table follow.
 pub fn group_order(group: &str) -> usize {
-    GROUPS
-        .iter()
-        .position(|(g, _, _)| *g == group)
-        .unwrap_or(GROUPS.len())
+    GROUPS.iter().position(|(g, _, _)| *g == group).unwrap_or(GROUPS.len())
 }
 
 /// The OpenAPI definition of a built-in kind.
 pub fn definition_name(group: &str, version: &str, kind: &str) -> Option<String> {
-    let (_, _, package) = GROUPS
-        .iter()
-        .find(|(g, v, _)| *g == group && *v == version)?;
+    let (_, _, package) = GROUPS.iter().find(|(g, v, _)| *g == group && *v == version)?;
     Some(format!("{package}.{kind}"))
 }
 

@@ -18,27 +18,13 @@ impl Columns {
         match self {
             Self::Builtin(printers) => printers
                 .iter()
-                .map(|p| {
-                    column(
-                        p.name,
-                        p.kind,
-                        if p.name == "Name" { "name" } else { "" },
-                        p.name,
-                        p.priority,
-                    )
-                })
+                .map(|p| column(p.name, p.kind, if p.name == "Name" { "name" } else { "" }, p.name, p.priority))
                 .collect(),
             Self::Custom(columns) => {
                 std::iter::once(column("Name", "string", "name", "Name of the object", 0))
                     .chain(columns.iter().map(|c| {
                         // kubectl prints dates as ages only if the server already did: the type goes out as it is declared.
-                        column(
-                            &c.name,
-                            c.kind.as_str(),
-                            &c.format,
-                            &c.description,
-                            i64::from(c.priority),
-                        )
+                        column(&c.name, c.kind.as_str(), &c.format, &c.description, i64::from(c.priority))
                     }))
                     .collect()
             }
@@ -52,13 +38,9 @@ impl Columns {
                 let name = object["metadata"]["name"].clone();
                 let mut cells = vec![name];
                 let values = table::cells(columns, object);
-                cells.extend(columns.iter().zip(values).map(|(column, value)| {
-                    match (column.kind, &value) {
-                        (ColumnKind::Date, Value::String(time)) => {
-                            super::printers::age_of(time).into()
-                        }
-                        _ => value,
-                    }
+                cells.extend(columns.iter().zip(values).map(|(column, value)| match (column.kind, &value) {
+                    (ColumnKind::Date, Value::String(time)) => super::printers::age_of(time).into(),
+                    _ => value,
                 }));
                 cells
             }

@@ -11,16 +11,7 @@ use super::columns::Columns;
 use super::resource::{NameRule, Resource, Scale, SchemaSource, Special, Version};
 use crate::object::{at, strings, text};
 
-const ALL: &[&str] = &[
-    "delete",
-    "deletecollection",
-    "get",
-    "list",
-    "patch",
-    "create",
-    "update",
-    "watch",
-];
+const ALL: &[&str] = &["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
 
 /// Compiles a CRD; schemas share their equal parts through the pool. The causes name fields of the CRD.
 pub fn custom_resource(crd: &Value, pool: &mut Pool) -> Result<Resource, Vec<Cause>> {
@@ -30,25 +21,15 @@ pub fn custom_resource(crd: &Value, pool: &mut Pool) -> Result<Resource, Vec<Cau
     let kind = name("kind");
     let mut versions = Vec::new();
     let mut storage_version = String::new();
-    for (index, version) in at(crd, &["spec", "versions"])
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .enumerate()
-    {
+    for (index, version) in at(crd, &["spec", "versions"]).and_then(Value::as_array).into_iter().flatten().enumerate() {
         if version["storage"] == true {
             storage_version = text(version, &["name"]).to_owned();
         }
         if version["served"] == true {
-            versions.push(
-                custom_version(version, &group, &kind, pool).map_err(|causes| {
-                    let base = format!("spec.versions[{index}].schema.openAPIV3Schema");
-                    causes
-                        .into_iter()
-                        .map(|c| prefixed(c, &base))
-                        .collect::<Vec<_>>()
-                })?,
-            );
+            versions.push(custom_version(version, &group, &kind, pool).map_err(|causes| {
+                let base = format!("spec.versions[{index}].schema.openAPIV3Schema");
+                causes.into_iter().map(|c| prefixed(c, &base)).collect::<Vec<_>>()
+            })?);
         }
     }
     let plural = name("plural");
@@ -77,20 +58,11 @@ pub fn custom_resource(crd: &Value, pool: &mut Pool) -> Result<Resource, Vec<Cau
 }
 
 fn prefixed(mut cause: Cause, base: &str) -> Cause {
-    cause.field = if cause.field.is_empty() {
-        base.to_owned()
-    } else {
-        format!("{base}.{}", cause.field)
-    };
+    cause.field = if cause.field.is_empty() { base.to_owned() } else { format!("{base}.{}", cause.field) };
     cause
 }
 
-fn custom_version(
-    version: &Value,
-    group: &str,
-    kind: &str,
-    pool: &mut Pool,
-) -> Result<Version, Vec<Cause>> {
+fn custom_version(version: &Value, group: &str, kind: &str, pool: &mut Pool) -> Result<Version, Vec<Cause>> {
     let name = text(version, &["name"]).to_owned();
     let schema = match at(version, &["schema", "openAPIV3Schema"]) {
         Some(schema) => pool.parse(schema)?,
@@ -108,16 +80,12 @@ fn custom_version(
     let scale = at(version, &["subresources", "scale"]).map(|scale| Scale {
         spec_replicas: text(scale, &["specReplicasPath"]).to_owned(),
         status_replicas: text(scale, &["statusReplicasPath"]).to_owned(),
-        selector: scale["labelSelectorPath"]
-            .as_str()
-            .filter(|s| !s.is_empty())
-            .map(str::to_owned),
+        selector: scale["labelSelectorPath"].as_str().filter(|s| !s.is_empty()).map(str::to_owned),
     });
-    let deprecation =
-        (version["deprecated"] == true).then(|| match version["deprecationWarning"].as_str() {
-            Some(warning) => warning.to_owned(),
-            None => format!("{group}/{name} {kind} is deprecated"),
-        });
+    let deprecation = (version["deprecated"] == true).then(|| match version["deprecationWarning"].as_str() {
+        Some(warning) => warning.to_owned(),
+        None => format!("{group}/{name} {kind} is deprecated"),
+    });
     Ok(Version {
         status: at(version, &["subresources", "status"]).is_some_and(|s| !s.is_null()),
         scale,

@@ -18,10 +18,7 @@ pub use resource::{NameRule, Resource, Scale, Special, Version};
 
 /// Groups of workload controllers. Asking for one of their resources gets an answer that says why there is none.
 const WORKLOADS: &[(&str, &[&str])] = &[
-    (
-        "apps",
-        &["deployments", "statefulsets", "daemonsets", "replicasets"],
-    ),
+    ("apps", &["deployments", "statefulsets", "daemonsets", "replicasets"]),
     ("batch", &["jobs", "cronjobs"]),
     ("", &["replicationcontrollers"]),
     ("autoscaling", &["horizontalpodautoscalers"]),
@@ -56,10 +53,8 @@ impl Snapshot {
             .resources
             .iter()
             .map(|(group, resources)| {
-                let mut versions: Vec<&str> = resources
-                    .values()
-                    .flat_map(|r| r.versions.iter().map(|v| v.name.as_str()))
-                    .collect();
+                let mut versions: Vec<&str> =
+                    resources.values().flat_map(|r| r.versions.iter().map(|v| v.name.as_str())).collect();
                 versions.sort_by(|a, b| compare_versions(a, b));
                 versions.dedup();
                 (group.as_str(), versions)
@@ -101,10 +96,7 @@ impl Registry {
                 .or_default()
                 .insert(resource.plural.clone(), Arc::new(resource));
         }
-        Self {
-            snapshot: RwLock::new(Arc::new(snapshot)),
-            generation: tokio::sync::watch::Sender::new(0),
-        }
+        Self { snapshot: RwLock::new(Arc::new(snapshot)), generation: tokio::sync::watch::Sender::new(0) }
     }
 
     /// Wakes whenever a resource was added, changed or removed.
@@ -113,19 +105,13 @@ impl Registry {
     }
 
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.snapshot
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.snapshot.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Adds or replaces a custom resource.
     pub fn insert(&self, resource: Resource) {
         self.change(|resources| {
-            resources
-                .entry(resource.group.clone())
-                .or_default()
-                .insert(resource.plural.clone(), Arc::new(resource));
+            resources.entry(resource.group.clone()).or_default().insert(resource.plural.clone(), Arc::new(resource));
         });
     }
 
@@ -143,26 +129,18 @@ impl Registry {
     }
 
     fn change(&self, change: impl FnOnce(&mut BTreeMap<String, BTreeMap<String, Arc<Resource>>>)) {
-        let mut slot = self
-            .snapshot
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.snapshot.write().unwrap_or_else(PoisonError::into_inner);
         let mut resources = slot.resources.clone();
         change(&mut resources);
         let generation = slot.generation + 1;
-        *slot = Arc::new(Snapshot {
-            resources,
-            generation,
-        });
+        *slot = Arc::new(Snapshot { resources, generation });
         self.generation.send_replace(generation);
     }
 }
 
 /// True for resources that a Kubernetes cluster has and a VM host does not.
 pub fn is_workload(group: &str, plural: &str) -> bool {
-    WORKLOADS
-        .iter()
-        .any(|(g, plurals)| *g == group && plurals.contains(&plural))
+    WORKLOADS.iter().any(|(g, plurals)| *g == group && plurals.contains(&plural))
 }
 
 /// Kubernetes' version order: GA before beta before alpha, higher numbers first, other names last.
@@ -170,9 +148,7 @@ pub fn compare_versions(a: &str, b: &str) -> std::cmp::Ordering {
     fn key(version: &str) -> (u8, std::cmp::Reverse<u32>, std::cmp::Reverse<u32>, &str) {
         let parse = || {
             let rest = version.strip_prefix('v')?;
-            let digits = rest
-                .find(|c: char| !c.is_ascii_digit())
-                .unwrap_or(rest.len());
+            let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
             let major: u32 = rest[..digits].parse().ok()?;
             match &rest[digits..] {
                 "" => Some((0, major, 0)),
@@ -186,9 +162,7 @@ pub fn compare_versions(a: &str, b: &str) -> std::cmp::Ordering {
             }
         };
         match parse() {
-            Some((rank, major, minor)) => {
-                (rank, std::cmp::Reverse(major), std::cmp::Reverse(minor), "")
-            }
+            Some((rank, major, minor)) => (rank, std::cmp::Reverse(major), std::cmp::Reverse(minor), ""),
             None => (3, std::cmp::Reverse(0), std::cmp::Reverse(0), version),
         }
     }
@@ -201,27 +175,16 @@ mod tests {
 
     #[test]
     fn versions_sort_by_stability() {
-        let mut versions = [
-            "foo10", "v1alpha1", "v2", "v1beta2", "v10", "v1", "v1beta1", "foo1",
-        ];
+        let mut versions = ["foo10", "v1alpha1", "v2", "v1beta2", "v10", "v1", "v1beta1", "foo1"];
         versions.sort_by(|a, b| compare_versions(a, b));
-        assert_eq!(
-            versions,
-            [
-                "v10", "v2", "v1", "v1beta2", "v1beta1", "v1alpha1", "foo1", "foo10"
-            ]
-        );
+        assert_eq!(versions, ["v10", "v2", "v1", "v1beta2", "v1beta1", "v1alpha1", "foo1", "foo10"]);
     }
 
     #[test]
     fn every_builtin_row_is_sound() {
         let snapshot = Registry::new().snapshot();
         for resource in snapshot.iter() {
-            assert!(
-                !resource.versions.is_empty(),
-                "{} has a version",
-                resource.plural
-            );
+            assert!(!resource.versions.is_empty(), "{} has a version", resource.plural);
             assert!(
                 resource.version(&resource.storage_version).is_some() || resource.shares_storage(),
                 "{}",

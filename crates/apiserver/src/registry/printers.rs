@@ -14,30 +14,15 @@ pub struct Printer {
 }
 
 const fn col(name: &'static str, cell: fn(&Value) -> Value) -> Printer {
-    Printer {
-        name,
-        kind: "string",
-        priority: 0,
-        cell,
-    }
+    Printer { name, kind: "string", priority: 0, cell }
 }
 
 const fn wide(name: &'static str, cell: fn(&Value) -> Value) -> Printer {
-    Printer {
-        name,
-        kind: "string",
-        priority: 1,
-        cell,
-    }
+    Printer { name, kind: "string", priority: 1, cell }
 }
 
 const fn int(name: &'static str, cell: fn(&Value) -> Value) -> Printer {
-    Printer {
-        name,
-        kind: "integer",
-        priority: 0,
-        cell,
-    }
+    Printer { name, kind: "integer", priority: 0, cell }
 }
 
 const NAME: Printer = col("Name", |o| o["metadata"]["name"].clone());
@@ -46,39 +31,12 @@ const AGE: Printer = col("Age", age);
 /// The columns of a plural; name and creation time if nothing else is known.
 pub fn columns(plural: &str) -> &'static [Printer] {
     match plural {
-        "namespaces" => {
-            const {
-                &[
-                    NAME,
-                    col("Status", |o| text(o, &["status", "phase"]).into()),
-                    AGE,
-                ]
-            }
-        }
-        "configmaps" => {
-            const {
-                &[
-                    NAME,
-                    int("Data", |o| {
-                        (count(&o["data"]) + count(&o["binaryData"])).into()
-                    }),
-                    AGE,
-                ]
-            }
-        }
+        "namespaces" => const { &[NAME, col("Status", |o| text(o, &["status", "phase"]).into()), AGE] },
+        "configmaps" => const { &[NAME, int("Data", |o| (count(&o["data"]) + count(&o["binaryData"])).into()), AGE] },
         "secrets" => {
-            const {
-                &[
-                    NAME,
-                    col("Type", |o| text(o, &["type"]).into()),
-                    int("Data", |o| count(&o["data"]).into()),
-                    AGE,
-                ]
-            }
+            const { &[NAME, col("Type", |o| text(o, &["type"]).into()), int("Data", |o| count(&o["data"]).into()), AGE] }
         }
-        "serviceaccounts" => {
-            const { &[NAME, int("Secrets", |o| count(&o["secrets"]).into()), AGE] }
-        }
+        "serviceaccounts" => const { &[NAME, int("Secrets", |o| count(&o["secrets"]).into()), AGE] },
         "pods" => {
             const {
                 &[
@@ -89,9 +47,7 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                     AGE,
                     wide("IP", |o| or_none(text(o, &["status", "podIP"]))),
                     wide("Node", |o| or_none(text(o, &["spec", "nodeName"]))),
-                    wide("Nominated Node", |o| {
-                        or_none(text(o, &["status", "nominatedNodeName"]))
-                    }),
+                    wide("Nominated Node", |o| or_none(text(o, &["status", "nominatedNodeName"]))),
                     wide("Readiness Gates", |_| "<none>".into()),
                 ]
             }
@@ -103,17 +59,11 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                     col("Status", node_status),
                     col("Roles", node_roles),
                     AGE,
-                    col("Version", |o| {
-                        text(o, &["status", "nodeInfo", "kubeletVersion"]).into()
-                    }),
+                    col("Version", |o| text(o, &["status", "nodeInfo", "kubeletVersion"]).into()),
                     wide("Internal-IP", |o| node_address(o, "InternalIP")),
                     wide("External-IP", |o| node_address(o, "ExternalIP")),
-                    wide("OS-Image", |o| {
-                        or_unknown(text(o, &["status", "nodeInfo", "osImage"]))
-                    }),
-                    wide("Kernel-Version", |o| {
-                        or_unknown(text(o, &["status", "nodeInfo", "kernelVersion"]))
-                    }),
+                    wide("OS-Image", |o| or_unknown(text(o, &["status", "nodeInfo", "osImage"]))),
+                    wide("Kernel-Version", |o| or_unknown(text(o, &["status", "nodeInfo", "kernelVersion"]))),
                     wide("Container-Runtime", |o| {
                         or_unknown(text(o, &["status", "nodeInfo", "containerRuntimeVersion"]))
                     }),
@@ -126,9 +76,7 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                     NAME,
                     col("Type", |o| text(o, &["spec", "type"]).into()),
                     col("Cluster-IP", |o| or_none(text(o, &["spec", "clusterIP"]))),
-                    col("External-IP", |o| {
-                        or_none(text(o, &["spec", "externalName"]))
-                    }),
+                    col("External-IP", |o| or_none(text(o, &["spec", "externalName"]))),
                     col("Port(s)", service_ports),
                     AGE,
                     wide("Selector", |o| selector(&o["spec"]["selector"])),
@@ -144,16 +92,9 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                     col("Object", event_object),
                     wide("Source", |o| text(o, &["source", "component"]).into()),
                     col("Message", |o| {
-                        o.get("message")
-                            .or(o.get("note"))
-                            .and_then(Value::as_str)
-                            .unwrap_or_default()
-                            .trim()
-                            .into()
+                        o.get("message").or(o.get("note")).and_then(Value::as_str).unwrap_or_default().trim().into()
                     }),
-                    wide("Count", |o| {
-                        o["count"].as_i64().unwrap_or(1).to_string().into()
-                    }),
+                    wide("Count", |o| o["count"].as_i64().unwrap_or(1).to_string().into()),
                     wide("Name", |o| o["metadata"]["name"].clone()),
                 ]
             }
@@ -162,26 +103,17 @@ pub fn columns(plural: &str) -> &'static [Printer] {
             const {
                 &[
                     NAME,
-                    col("Capacity", |o| {
-                        text(o, &["spec", "capacity", "storage"]).into()
-                    }),
+                    col("Capacity", |o| text(o, &["spec", "capacity", "storage"]).into()),
                     col("Access Modes", |o| access_modes(&o["spec"]["accessModes"])),
-                    col("Reclaim Policy", |o| {
-                        text(o, &["spec", "persistentVolumeReclaimPolicy"]).into()
-                    }),
+                    col("Reclaim Policy", |o| text(o, &["spec", "persistentVolumeReclaimPolicy"]).into()),
                     col("Status", |o| text(o, &["status", "phase"]).into()),
                     col("Claim", |o| {
-                        match (
-                            text(o, &["spec", "claimRef", "namespace"]),
-                            text(o, &["spec", "claimRef", "name"]),
-                        ) {
+                        match (text(o, &["spec", "claimRef", "namespace"]), text(o, &["spec", "claimRef", "name"])) {
                             ("", "") => "".into(),
                             (namespace, name) => format!("{namespace}/{name}").into(),
                         }
                     }),
-                    col("StorageClass", |o| {
-                        text(o, &["spec", "storageClassName"]).into()
-                    }),
+                    col("StorageClass", |o| text(o, &["spec", "storageClassName"]).into()),
                     col("Reason", |o| text(o, &["status", "reason"]).into()),
                     AGE,
                     wide("VolumeMode", |o| text(o, &["spec", "volumeMode"]).into()),
@@ -193,22 +125,12 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                 &[
                     NAME,
                     col("Status", |o| {
-                        if deleting(o) {
-                            "Terminating".into()
-                        } else {
-                            text(o, &["status", "phase"]).into()
-                        }
+                        if deleting(o) { "Terminating".into() } else { text(o, &["status", "phase"]).into() }
                     }),
                     col("Volume", |o| text(o, &["spec", "volumeName"]).into()),
-                    col("Capacity", |o| {
-                        text(o, &["status", "capacity", "storage"]).into()
-                    }),
-                    col("Access Modes", |o| {
-                        access_modes(&o["status"]["accessModes"])
-                    }),
-                    col("StorageClass", |o| {
-                        text(o, &["spec", "storageClassName"]).into()
-                    }),
+                    col("Capacity", |o| text(o, &["status", "capacity", "storage"]).into()),
+                    col("Access Modes", |o| access_modes(&o["status"]["accessModes"])),
+                    col("StorageClass", |o| text(o, &["spec", "storageClassName"]).into()),
                     AGE,
                     wide("VolumeMode", |o| text(o, &["spec", "volumeMode"]).into()),
                 ]
@@ -220,41 +142,21 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                     NAME,
                     col("Provisioner", |o| text(o, &["provisioner"]).into()),
                     col("ReclaimPolicy", |o| text(o, &["reclaimPolicy"]).into()),
-                    col("VolumeBindingMode", |o| {
-                        text(o, &["volumeBindingMode"]).into()
-                    }),
+                    col("VolumeBindingMode", |o| text(o, &["volumeBindingMode"]).into()),
                     col("AllowVolumeExpansion", |o| {
-                        o["allowVolumeExpansion"]
-                            .as_bool()
-                            .unwrap_or(false)
-                            .to_string()
-                            .into()
+                        o["allowVolumeExpansion"].as_bool().unwrap_or(false).to_string().into()
                     }),
                     AGE,
                 ]
             }
         }
-        "leases" => {
-            const {
-                &[
-                    NAME,
-                    col("Holder", |o| text(o, &["spec", "holderIdentity"]).into()),
-                    AGE,
-                ]
-            }
-        }
+        "leases" => const { &[NAME, col("Holder", |o| text(o, &["spec", "holderIdentity"]).into()), AGE] },
         "priorityclasses" => {
             const {
                 &[
                     NAME,
                     int("Value", |o| o["value"].clone()),
-                    col("Global-Default", |o| {
-                        o["globalDefault"]
-                            .as_bool()
-                            .unwrap_or(false)
-                            .to_string()
-                            .into()
-                    }),
+                    col("Global-Default", |o| o["globalDefault"].as_bool().unwrap_or(false).to_string().into()),
                     AGE,
                 ]
             }
@@ -264,38 +166,22 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                 &[
                     NAME,
                     col("AddressType", |o| text(o, &["addressType"]).into()),
-                    col("Ports", |o| {
-                        join(&o["ports"], |p| p["port"].as_i64().map(|n| n.to_string()))
-                    }),
-                    col("Endpoints", |o| {
-                        join(&o["endpoints"], |e| {
-                            e["addresses"][0].as_str().map(str::to_owned)
-                        })
-                    }),
+                    col("Ports", |o| join(&o["ports"], |p| p["port"].as_i64().map(|n| n.to_string()))),
+                    col("Endpoints", |o| join(&o["endpoints"], |e| e["addresses"][0].as_str().map(str::to_owned))),
                     AGE,
                 ]
             }
         }
         "controllerrevisions" => const { &[NAME, int("Revision", |o| o["revision"].clone()), AGE] },
         "customresourcedefinitions" | "roles" | "clusterroles" => {
-            const {
-                &[
-                    NAME,
-                    col("Created At", |o| o["metadata"]["creationTimestamp"].clone()),
-                ]
-            }
+            const { &[NAME, col("Created At", |o| o["metadata"]["creationTimestamp"].clone())] }
         }
         "rolebindings" | "clusterrolebindings" => {
             const {
                 &[
                     NAME,
                     col("Role", |o| {
-                        format!(
-                            "{}/{}",
-                            text(o, &["roleRef", "kind"]),
-                            text(o, &["roleRef", "name"])
-                        )
-                        .into()
+                        format!("{}/{}", text(o, &["roleRef", "kind"]), text(o, &["roleRef", "name"])).into()
                     }),
                     AGE,
                 ]
@@ -312,17 +198,13 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                         None => "Local".into(),
                         Some(s) => format!(
                             "{}/{}",
-                            s.get("namespace")
-                                .and_then(Value::as_str)
-                                .unwrap_or_default(),
+                            s.get("namespace").and_then(Value::as_str).unwrap_or_default(),
                             s.get("name").and_then(Value::as_str).unwrap_or_default()
                         )
                         .into(),
                     }),
                     col("Available", |o| {
-                        crate::object::condition(o, "Available")
-                            .map_or("Unknown", |c| text(c, &["status"]))
-                            .into()
+                        crate::object::condition(o, "Available").map_or("Unknown", |c| text(c, &["status"])).into()
                     }),
                     AGE,
                 ]
@@ -343,11 +225,7 @@ pub fn age_of(time: &str) -> String {
 fn human_duration(seconds: i64) -> String {
     let (minutes, hours) = (seconds / 60, seconds / 3600);
     let pair = |big: i64, unit: char, small: i64, small_unit: char| {
-        if small == 0 {
-            format!("{big}{unit}")
-        } else {
-            format!("{big}{unit}{small}{small_unit}")
-        }
+        if small == 0 { format!("{big}{unit}") } else { format!("{big}{unit}{small}{small_unit}") }
     };
     match seconds {
         ..-1 => "<invalid>".to_owned(),
@@ -384,28 +262,15 @@ fn count(value: &Value) -> usize {
 }
 
 fn or_none(text: &str) -> Value {
-    if text.is_empty() {
-        "<none>".into()
-    } else {
-        text.into()
-    }
+    if text.is_empty() { "<none>".into() } else { text.into() }
 }
 
 fn or_unknown(text: &str) -> Value {
-    if text.is_empty() {
-        "<unknown>".into()
-    } else {
-        text.into()
-    }
+    if text.is_empty() { "<unknown>".into() } else { text.into() }
 }
 
 fn join(list: &Value, one: impl Fn(&Value) -> Option<String>) -> Value {
-    let parts: Vec<String> = list
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(one)
-        .collect();
+    let parts: Vec<String> = list.as_array().into_iter().flatten().filter_map(one).collect();
     or_none(&parts.join(","))
 }
 
@@ -420,10 +285,7 @@ fn selector(value: &Value) -> Value {
 }
 
 fn statuses(pod: &Value) -> &[Value] {
-    at(pod, &["status", "containerStatuses"])
-        .and_then(Value::as_array)
-        .map(Vec::as_slice)
-        .unwrap_or_default()
+    at(pod, &["status", "containerStatuses"]).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
 fn pod_ready(pod: &Value) -> Value {
@@ -432,12 +294,7 @@ fn pod_ready(pod: &Value) -> Value {
 }
 
 fn pod_restarts(pod: &Value) -> Value {
-    statuses(pod)
-        .iter()
-        .filter_map(|s| s["restartCount"].as_i64())
-        .sum::<i64>()
-        .to_string()
-        .into()
+    statuses(pod).iter().filter_map(|s| s["restartCount"].as_i64()).sum::<i64>().to_string().into()
 }
 
 fn pod_status(pod: &Value) -> Value {
@@ -459,16 +316,11 @@ fn pod_status(pod: &Value) -> Value {
 }
 
 fn node_status(node: &Value) -> Value {
-    let ready =
-        crate::object::condition(node, "Ready").map_or("Unknown", |c| match text(c, &["status"]) {
-            "True" => "Ready",
-            _ => "NotReady",
-        });
-    if node["spec"]["unschedulable"] == true {
-        format!("{ready},SchedulingDisabled").into()
-    } else {
-        ready.into()
-    }
+    let ready = crate::object::condition(node, "Ready").map_or("Unknown", |c| match text(c, &["status"]) {
+        "True" => "Ready",
+        _ => "NotReady",
+    });
+    if node["spec"]["unschedulable"] == true { format!("{ready},SchedulingDisabled").into() } else { ready.into() }
 }
 
 fn node_roles(node: &Value) -> Value {
@@ -519,29 +371,16 @@ fn access_modes(modes: &Value) -> Value {
 }
 
 fn event_time(event: &Value) -> Value {
-    [
-        "lastTimestamp",
-        "deprecatedLastTimestamp",
-        "eventTime",
-        "firstTimestamp",
-    ]
-    .iter()
-    .find_map(|key| event[*key].as_str())
-    .or_else(|| event["metadata"]["creationTimestamp"].as_str())
-    .map_or_else(|| "<unknown>".into(), |t| age_of(t).into())
+    ["lastTimestamp", "deprecatedLastTimestamp", "eventTime", "firstTimestamp"]
+        .iter()
+        .find_map(|key| event[*key].as_str())
+        .or_else(|| event["metadata"]["creationTimestamp"].as_str())
+        .map_or_else(|| "<unknown>".into(), |t| age_of(t).into())
 }
 
 fn event_object(event: &Value) -> Value {
-    let object = event
-        .get("involvedObject")
-        .or_else(|| event.get("regarding"))
-        .unwrap_or(&Value::Null);
-    format!(
-        "{}/{}",
-        text(object, &["kind"]).to_lowercase(),
-        text(object, &["name"])
-    )
-    .into()
+    let object = event.get("involvedObject").or_else(|| event.get("regarding")).unwrap_or(&Value::Null);
+    format!("{}/{}", text(object, &["kind"]).to_lowercase(), text(object, &["name"])).into()
 }
 
 #[cfg(test)]

@@ -141,11 +141,7 @@ impl Resource {
 
     /// `plural.group`, the name of its CRD.
     pub fn qualified(&self) -> String {
-        if self.group.is_empty() {
-            self.plural.clone()
-        } else {
-            format!("{}.{}", self.plural, self.group)
-        }
+        if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
     }
 }
 
@@ -161,9 +157,7 @@ impl Version {
     pub fn schema(&self) -> Schema {
         match &self.schema {
             SchemaSource::Custom(schema) => schema.clone(),
-            SchemaSource::Builtin => super::builtin_definitions()
-                .get(&self.definition)
-                .unwrap_or_else(Schema::any),
+            SchemaSource::Builtin => super::builtin_definitions().get(&self.definition).unwrap_or_else(Schema::any),
         }
     }
 }

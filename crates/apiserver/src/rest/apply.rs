@@ -23,12 +23,7 @@ pub async fn apply(call: &Call, bytes: &Bytes) -> Result<Response<Body>, ApiErro
     let schema = call.version().schema();
     let refused = |error: ApplyError| refusal(call, error);
     let key = storage::key(&call.resource, call.namespace(), call.name());
-    if call
-        .server
-        .store
-        .get(&call.resource.storage, &key)
-        .is_none()
-    {
+    if call.server.store.get(&call.resource.storage, &key).is_none() {
         if !call.subresource().is_empty() {
             return Err(call.not_found());
         }
@@ -36,23 +31,20 @@ pub async fn apply(call: &Call, bytes: &Bytes) -> Result<Response<Body>, ApiErro
         let stored = create::create_object(call, fresh).await?;
         return respond::object(call, StatusCode::CREATED, &stored);
     }
-    let stored = update::modify(call, true, |old| {
-        ssa::apply(&schema, Some(old), &applied, &manager, force).map_err(refused)
-    })
-    .await?;
+    let stored =
+        update::modify(call, true, |old| ssa::apply(&schema, Some(old), &applied, &manager, force).map_err(refused))
+            .await?;
     respond::object(call, StatusCode::OK, &stored)
 }
 
 /// The applied configuration: YAML or JSON, of the right kind and name.
 fn configuration(call: &Call, bytes: &Bytes) -> Result<Value, ApiError> {
-    let text = std::str::from_utf8(bytes)
-        .map_err(|e| ApiError::bad_request(format!("error decoding YAML: {e}")))?;
+    let text = std::str::from_utf8(bytes).map_err(|e| ApiError::bad_request(format!("error decoding YAML: {e}")))?;
     let (mut applied, mut faults) = if text.trim_start().starts_with('{') {
-        decode::json_with_duplicates(bytes)
-            .map_err(|e| ApiError::bad_request(format!("error decoding YAML: {e}")))?
+        decode::json_with_duplicates(bytes).map_err(|e| ApiError::bad_request(format!("error decoding YAML: {e}")))?
     } else {
-        let value: Value = serde_saphyr::from_str(text)
-            .map_err(|e| ApiError::bad_request(format!("error decoding YAML: {e}")))?;
+        let value: Value =
+            serde_saphyr::from_str(text).map_err(|e| ApiError::bad_request(format!("error decoding YAML: {e}")))?;
         (value, Vec::new())
     };
     if applied["apiVersion"] != call.api_version() || applied["kind"] != call.resource.kind {
@@ -64,9 +56,7 @@ fn configuration(call: &Call, bytes: &Bytes) -> Result<Value, ApiError> {
             call.resource.kind
         )));
     }
-    if at(&applied, &["metadata", "managedFields"])
-        .is_some_and(|m| m.as_array().is_some_and(|a| !a.is_empty()))
-    {
+    if at(&applied, &["metadata", "managedFields"]).is_some_and(|m| m.as_array().is_some_and(|a| !a.is_empty())) {
         return Err(ApiError::bad_request("metadata.managedFields must be nil"));
     }
     match object::name(&applied) {
@@ -100,10 +90,9 @@ fn refusal(call: &Call, error: ApplyError) -> ApiError {
     }
     let mut refused = ApiError::new(409, "Conflict", message);
     let causes = error.causes();
-    let causes: Vec<Value> = causes
-        .iter()
-        .map(|c| json!({"reason": c.kind.as_str(), "message": c.message, "field": c.field}))
-        .collect();
-    refused.body["details"] = json!({"name": call.name(), "group": call.resource.group, "kind": call.resource.plural, "causes": causes});
+    let causes: Vec<Value> =
+        causes.iter().map(|c| json!({"reason": c.kind.as_str(), "message": c.message, "field": c.field})).collect();
+    refused.body["details"] =
+        json!({"name": call.name(), "group": call.resource.group, "kind": call.resource.plural, "causes": causes});
     refused
 }

@@ -25,10 +25,7 @@ pub fn validate(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), 
     let from_schema = structural::validate(&call.version().schema(), object);
     if !resource.custom {
         // A wrong type does not get past decoding upstream, which is a 400 and not a 422.
-        if let Some(cause) = from_schema
-            .iter()
-            .find(|c| c.kind == CauseKind::FieldValueTypeInvalid)
-        {
+        if let Some(cause) = from_schema.iter().find(|c| c.kind == CauseKind::FieldValueTypeInvalid) {
             return Err(ApiError::bad_request(format!(
                 "{kind} in version \"{}\" cannot be handled as a {kind}: {cause}",
                 call.target.version,
@@ -42,11 +39,7 @@ pub fn validate(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), 
 }
 
 fn refuse(call: &Call, name: &str, causes: &[Cause]) -> Result<(), ApiError> {
-    if causes.is_empty() {
-        Ok(())
-    } else {
-        Err(ApiError::invalid(call.resource.kind_subject(name), causes))
-    }
+    if causes.is_empty() { Ok(()) } else { Err(ApiError::invalid(call.resource.kind_subject(name), causes)) }
 }
 
 /// The stored form of an object that is in the request's version.
@@ -62,11 +55,7 @@ pub fn encode(call: &Call, object: &Value) -> Result<Encoded, ApiError> {
 /// Stores a new object.
 pub async fn insert(call: &Call, object: &Value, dry_run: bool) -> Result<Outcome, ApiError> {
     let encoded = encode(call, object)?;
-    let key = storage::key(
-        &call.resource,
-        call.namespace(),
-        crate::object::name(object),
-    );
+    let key = storage::key(&call.resource, call.namespace(), crate::object::name(object));
     if dry_run {
         return Ok(match call.server.store.get(&call.resource.storage, &key) {
             Some(_) => Outcome::Conflict,
@@ -74,72 +63,38 @@ pub async fn insert(call: &Call, object: &Value, dry_run: bool) -> Result<Outcom
         });
     }
     let write = storage::write(&call.resource, key, Expect::Absent, Change::Put(encoded));
-    match call.server.store.commit(write).await {
-        Ok(entry) => {
-            effects::changed(&call.server, &call.resource, &entry).await;
-            Ok(Outcome::Done(entry.bytes.clone()))
-        }
+    match effects::commit(call, write).await {
+        Ok(entry) => Ok(Outcome::Done(entry.bytes.clone())),
         Err(CommitError::Conflict { .. }) => Ok(Outcome::Conflict),
         Err(error) => Err(storage::store_error(&error)),
     }
 }
 
 /// Stores the successor of an entry; a successor that is equal is not stored.
-pub async fn replace(
-    call: &Call,
-    entry: &Entry,
-    object: &Value,
-    dry_run: bool,
-) -> Result<Outcome, ApiError> {
+pub async fn replace(call: &Call, entry: &Entry, object: &Value, dry_run: bool) -> Result<Outcome, ApiError> {
     let encoded = encode(call, object)?;
     if dry_run || storage::same(entry, &encoded) {
-        return Ok(Outcome::Done(storage::spliced(
-            &encoded,
-            Some(entry.revision),
-        )));
+        return Ok(Outcome::Done(storage::spliced(&encoded, Some(entry.revision))));
     }
-    let write = storage::write(
-        &call.resource,
-        entry.key.clone(),
-        Expect::Revision(entry.revision),
-        Change::Put(encoded),
-    );
-    match call.server.store.commit(write).await {
-        Ok(entry) => {
-            effects::changed(&call.server, &call.resource, &entry).await;
-            Ok(Outcome::Done(entry.bytes.clone()))
-        }
+    let write =
+        storage::write(&call.resource, entry.key.clone(), Expect::Revision(entry.revision), Change::Put(encoded));
+    match effects::commit(call, write).await {
+        Ok(entry) => Ok(Outcome::Done(entry.bytes.clone())),
         Err(CommitError::Conflict { .. }) => Ok(Outcome::Conflict),
         Err(error) => Err(storage::store_error(&error)),
     }
 }
 
 /// Removes an entry for good. `last` is what watchers see of it.
-pub async fn remove(
-    call: &Call,
-    entry: &Entry,
-    last: &Value,
-    dry_run: bool,
-) -> Result<Outcome, ApiError> {
+pub async fn remove(call: &Call, entry: &Entry, last: &Value, dry_run: bool) -> Result<Outcome, ApiError> {
     let encoded = encode(call, last)?;
     if dry_run {
-        return Ok(Outcome::Done(storage::spliced(
-            &encoded,
-            Some(entry.revision),
-        )));
+        return Ok(Outcome::Done(storage::spliced(&encoded, Some(entry.revision))));
     }
     let change = Change::Delete { last: encoded };
-    let write = storage::write(
-        &call.resource,
-        entry.key.clone(),
-        Expect::Revision(entry.revision),
-        change,
-    );
-    match call.server.store.commit(write).await {
-        Ok(entry) => {
-            effects::removed(&call.server, &call.resource, &entry).await;
-            Ok(Outcome::Done(entry.bytes.clone()))
-        }
+    let write = storage::write(&call.resource, entry.key.clone(), Expect::Revision(entry.revision), change);
+    match effects::commit(call, write).await {
+        Ok(entry) => Ok(Outcome::Done(entry.bytes.clone())),
         Err(CommitError::Conflict { current: None }) => Err(call.not_found()),
         Err(CommitError::Conflict { .. }) => Ok(Outcome::Conflict),
         Err(error) => Err(storage::store_error(&error)),

@@ -26,12 +26,11 @@ pub async fn create_object(call: &Call, mut object: Value) -> Result<Bytes, ApiE
     let dry_run = call.dry_run()?;
     metadata::check_namespace(call, &mut object)?;
     if !text(&object, &["metadata", "resourceVersion"]).is_empty() {
-        return Err(ApiError::bad_request(
-            "resourceVersion should not be set on objects to be created",
-        ));
+        return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
     }
     structural::default(&call.version().schema(), &mut object);
     strategy::defaults(&call.resource, &mut object);
+    admission::kind_lifecycle(call)?;
     admission::namespace_lifecycle(call, &object)?;
     admission::mutate(call, Operation::Create, &mut object, None).await?;
     let base = text(&object, &["metadata", "generateName"]).to_owned();
@@ -44,8 +43,7 @@ pub async fn create_object(call: &Call, mut object: Value) -> Result<Bytes, ApiE
     strategy::defaults(&call.resource, &mut object);
     for _ in 0..NAME_ATTEMPTS {
         if generated {
-            crate::object::metadata(&mut object)
-                .insert("name".into(), metadata::generate_name(&base).into());
+            crate::object::metadata(&mut object).insert("name".into(), metadata::generate_name(&base).into());
         }
         commit::validate(call, &object, None)?;
         admission::validate(call, Operation::Create, Some(&object), None).await?;
@@ -56,7 +54,5 @@ pub async fn create_object(call: &Call, mut object: Value) -> Result<Bytes, ApiE
             Outcome::Conflict => break,
         }
     }
-    Err(ApiError::already_exists(
-        call.resource.subject(crate::object::name(&object)),
-    ))
+    Err(ApiError::already_exists(call.resource.subject(crate::object::name(&object))))
 }

@@ -60,11 +60,7 @@ pub fn prune(call: &Call, object: &mut Value) -> Vec<String> {
 }
 
 /// Turns faults into an error or into warnings, as the client asked.
-pub fn report(
-    call: &Call,
-    faults: &[String],
-    strict: impl FnOnce(&str) -> ApiError,
-) -> Result<(), ApiError> {
+pub fn report(call: &Call, faults: &[String], strict: impl FnOnce(&str) -> ApiError) -> Result<(), ApiError> {
     if faults.is_empty() {
         return Ok(());
     }
@@ -93,28 +89,17 @@ pub fn any(call: &Call, bytes: &Bytes) -> Result<(Value, Vec<String>), ApiError>
             Ok((value, Vec::new()))
         }
         PROTOBUF if !call.resource.custom => Ok((protobuf(bytes)?, Vec::new())),
-        _ => Err(ApiError::unsupported_media(if call.resource.custom {
-            ACCEPTED_CUSTOM
-        } else {
-            ACCEPTED
-        })),
+        _ => Err(ApiError::unsupported_media(if call.resource.custom { ACCEPTED_CUSTOM } else { ACCEPTED })),
     }
 }
 
 /// An object in the Kubernetes protobuf envelope.
 pub fn protobuf(bytes: &[u8]) -> Result<Value, ApiError> {
-    let bad = |e: &dyn fmt::Display| {
-        ApiError::bad_request(format!("the protobuf body cannot be decoded: {e}"))
-    };
-    let table =
-        registry::proto_table().ok_or_else(|| ApiError::unsupported_media(ACCEPTED_CUSTOM))?;
+    let bad = |e: &dyn fmt::Display| ApiError::bad_request(format!("the protobuf body cannot be decoded: {e}"));
+    let table = registry::proto_table().ok_or_else(|| ApiError::unsupported_media(ACCEPTED_CUSTOM))?;
     let envelope = proto::decode_envelope(bytes).map_err(|e| bad(&e))?;
-    let message = message_name(&envelope.api_version, &envelope.kind).ok_or_else(|| {
-        bad(&format!(
-            "no kind {:?} in {:?}",
-            envelope.kind, envelope.api_version
-        ))
-    })?;
+    let message = message_name(&envelope.api_version, &envelope.kind)
+        .ok_or_else(|| bad(&format!("no kind {:?} in {:?}", envelope.kind, envelope.api_version)))?;
     let mut value = table.decode(&message, &envelope.raw).map_err(|e| bad(&e))?;
     value["apiVersion"] = envelope.api_version.into();
     value["kind"] = envelope.kind.into();
@@ -136,11 +121,7 @@ pub fn message_name(api_version: &str, kind: &str) -> Option<String> {
         _ => kind,
     };
     let definition = registry::definition_name(group, version, kind)?;
-    Some(
-        definition
-            .replacen("io.k8s.", "k8s.io.", 1)
-            .replace('-', "_"),
-    )
+    Some(definition.replacen("io.k8s.", "k8s.io.", 1).replace('-', "_"))
 }
 
 /// The object says what it is; if it says nothing, the URL does.
@@ -176,11 +157,7 @@ pub fn json_with_duplicates(bytes: &[u8]) -> Result<(Value, Vec<String>), serde_
     let mut path = String::new();
     let mut faults = Vec::new();
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let value = Seed {
-        path: &mut path,
-        faults: &mut faults,
-    }
-    .deserialize(&mut deserializer)?;
+    let value = Seed { path: &mut path, faults: &mut faults }.deserialize(&mut deserializer)?;
     deserializer.end()?;
     Ok((value, faults))
 }
@@ -238,10 +215,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
         let length = self.path.len();
         loop {
             self.path.push_str(&format!("[{}]", items.len()));
-            let item = seq.next_element_seed(Seed {
-                path: self.path,
-                faults: self.faults,
-            })?;
+            let item = seq.next_element_seed(Seed { path: self.path, faults: self.faults })?;
             self.path.truncate(length);
             match item {
                 Some(item) => items.push(item),
@@ -258,10 +232,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
                 self.path.push('.');
             }
             self.path.push_str(&key);
-            let value = entries.next_value_seed(Seed {
-                path: self.path,
-                faults: self.faults,
-            })?;
+            let value = entries.next_value_seed(Seed { path: self.path, faults: self.faults })?;
             if map.insert(key, value).is_some() {
                 let fault = format!("duplicate field {:?}", self.path);
                 if !self.faults.contains(&fault) {
@@ -283,10 +254,7 @@ mod tests {
         let cases: [(&str, &[&str]); 4] = [
             (r#"{"a":1,"b":{"c":1}}"#, &[]),
             (r#"{"a":1,"a":2}"#, &["duplicate field \"a\""]),
-            (
-                r#"{"spec":{"x":[{"y":1,"y":2}]}}"#,
-                &["duplicate field \"spec.x[0].y\""],
-            ),
+            (r#"{"spec":{"x":[{"y":1,"y":2}]}}"#, &["duplicate field \"spec.x[0].y\""]),
             (r#"{"a":1,"a":2,"a":3}"#, &["duplicate field \"a\""]),
         ];
         for (text, expected) in cases {
@@ -295,9 +263,6 @@ mod tests {
             assert_eq!(value, serde_json::from_str::<Value>(text).unwrap());
         }
         let deep = "[".repeat(100_000);
-        assert!(
-            json_with_duplicates(deep.as_bytes()).is_err(),
-            "deep nesting is an error, not a crash"
-        );
+        assert!(json_with_duplicates(deep.as_bytes()).is_err(), "deep nesting is an error, not a crash");
     }
 }

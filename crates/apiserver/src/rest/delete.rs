@@ -39,11 +39,7 @@ pub async fn delete(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiErro
     let options = Options::parse(call, &bytes)?;
     let key = storage::key(&call.resource, call.namespace(), call.name());
     for _ in 0..MAX_ATTEMPTS {
-        let entry = call
-            .server
-            .store
-            .get(&call.resource.storage, &key)
-            .ok_or_else(|| call.not_found())?;
+        let entry = call.server.store.get(&call.resource.storage, &key).ok_or_else(|| call.not_found())?;
         match delete_one(call, &entry, &options).await? {
             None => {}
             Some(Deleted::Removed(stored)) if call.resource.special == Special::Pod => {
@@ -62,10 +58,7 @@ pub async fn delete(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiErro
 pub async fn delete_collection(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError> {
     let options = Options::parse(call, &bytes)?;
     let selection = Selection::of(call)?;
-    let list = call
-        .server
-        .store
-        .list(&call.resource.storage, call.namespace());
+    let list = call.server.store.list(&call.resource.storage, call.namespace());
     let mut items = Vec::new();
     let mut entries = list.items;
     entries.retain(|e| selection.matches(e));
@@ -78,11 +71,7 @@ pub async fn delete_collection(call: &Call, bytes: Bytes) -> Result<Response<Bod
             match delete_one(&one, &entry, &options).await {
                 Ok(None) => {}
                 Ok(Some(Deleted::Removed(bytes) | Deleted::Pending(bytes))) => {
-                    items.push(respond::parse(&respond::in_version(
-                        &one.resource,
-                        one.version(),
-                        &bytes,
-                    )?)?);
+                    items.push(respond::parse(&respond::in_version(&one.resource, one.version(), &bytes)?)?);
                     break;
                 }
                 Err(error) if error.code == 404 => break,
@@ -98,11 +87,7 @@ pub async fn delete_collection(call: &Call, bytes: Bytes) -> Result<Response<Bod
 }
 
 /// One attempt. None: somebody changed the object meanwhile.
-async fn delete_one(
-    call: &Call,
-    entry: &Entry,
-    options: &Options,
-) -> Result<Option<Deleted>, ApiError> {
+async fn delete_one(call: &Call, entry: &Entry, options: &Options) -> Result<Option<Deleted>, ApiError> {
     let mut old = storage::parse(entry)?;
     respond::convert(&call.resource, call.version(), &mut old);
     options.check(call, &old)?;
@@ -113,32 +98,24 @@ async fn delete_one(
     let grace = grace_period(call, &old, options.grace);
     let finalizers = !object::strings(at(&new, &["metadata", "finalizers"])).is_empty();
     let held = call.resource.special == Special::Namespace
-        && at(&new, &["spec", "finalizers"])
-            .and_then(Value::as_array)
-            .is_some_and(|f| !f.is_empty());
+        && at(&new, &["spec", "finalizers"]).and_then(Value::as_array).is_some_and(|f| !f.is_empty());
     if !finalizers && grace == 0 && !held {
-        return Ok(
-            match commit::remove(call, entry, &new, options.dry_run).await? {
-                Outcome::Done(bytes) => Some(Deleted::Removed(bytes)),
-                Outcome::Conflict => None,
-            },
-        );
+        return Ok(match commit::remove(call, entry, &new, options.dry_run).await? {
+            Outcome::Done(bytes) => Some(Deleted::Removed(bytes)),
+            Outcome::Conflict => None,
+        });
     }
     mark(call, &old, &mut new, grace);
     if strategy::finished_deletion(&call.resource, &new) {
-        return Ok(
-            match commit::remove(call, entry, &new, options.dry_run).await? {
-                Outcome::Done(bytes) => Some(Deleted::Removed(bytes)),
-                Outcome::Conflict => None,
-            },
-        );
-    }
-    Ok(
-        match commit::replace(call, entry, &new, options.dry_run).await? {
-            Outcome::Done(bytes) => Some(Deleted::Pending(bytes)),
+        return Ok(match commit::remove(call, entry, &new, options.dry_run).await? {
+            Outcome::Done(bytes) => Some(Deleted::Removed(bytes)),
             Outcome::Conflict => None,
-        },
-    )
+        });
+    }
+    Ok(match commit::replace(call, entry, &new, options.dry_run).await? {
+        Outcome::Done(bytes) => Some(Deleted::Pending(bytes)),
+        Outcome::Conflict => None,
+    })
 }
 
 /// Sets or shortens the deletion time. It never moves away.
@@ -168,11 +145,8 @@ fn grace_period(call: &Call, pod: &Value, asked: Option<i64>) -> i64 {
     }
     let unscheduled = text(pod, &["spec", "nodeName"]).is_empty();
     let finished = matches!(text(pod, &["status", "phase"]), "Succeeded" | "Failed");
-    let wanted = asked.unwrap_or_else(|| {
-        at(pod, &["spec", "terminationGracePeriodSeconds"])
-            .and_then(Value::as_i64)
-            .unwrap_or(30)
-    });
+    let wanted = asked
+        .unwrap_or_else(|| at(pod, &["spec", "terminationGracePeriodSeconds"]).and_then(Value::as_i64).unwrap_or(30));
     match asked {
         Some(0) => 0,
         _ if unscheduled || finished => 0,
@@ -214,30 +188,20 @@ impl Options {
         };
         let grace = match call.query.get("gracePeriodSeconds") {
             "" => body["gracePeriodSeconds"].as_i64(),
-            text => Some(text.parse().map_err(|_| {
-                ApiError::bad_request(format!("gracePeriodSeconds: {text:?} is not a number"))
-            })?),
+            text => Some(
+                text.parse()
+                    .map_err(|_| ApiError::bad_request(format!("gracePeriodSeconds: {text:?} is not a number")))?,
+            ),
         };
-        let orphan = body["orphanDependents"]
-            .as_bool()
-            .map(|o| if o { "Orphan" } else { "Background" }.to_owned());
+        let orphan = body["orphanDependents"].as_bool().map(|o| if o { "Orphan" } else { "Background" }.to_owned());
         let propagation = query_or("propagationPolicy").or(orphan);
         if let Some(policy) = &propagation
             && !matches!(policy.as_str(), "Background" | "Foreground" | "Orphan" | "")
         {
-            return Err(ApiError::bad_request(format!(
-                "propagationPolicy: Unsupported value: {policy:?}"
-            )));
+            return Err(ApiError::bad_request(format!("propagationPolicy: Unsupported value: {policy:?}")));
         }
-        let dry_run = call.dry_run()?
-            || object::strings(body.get("dryRun"))
-                .iter()
-                .any(|d| d == "All");
-        let precondition = |key: &str| {
-            at(&body, &["preconditions", key])
-                .and_then(Value::as_str)
-                .map(str::to_owned)
-        };
+        let dry_run = call.dry_run()? || object::strings(body.get("dryRun")).iter().any(|d| d == "All");
+        let precondition = |key: &str| at(&body, &["preconditions", key]).and_then(Value::as_str).map(str::to_owned);
         Ok(Self {
             grace,
             propagation,
@@ -249,14 +213,9 @@ impl Options {
 
     fn check(&self, call: &Call, object: &Value) -> Result<(), ApiError> {
         let subject = call.resource.subject(call.name());
-        let (uid, version) = (
-            text(object, &["metadata", "uid"]),
-            text(object, &["metadata", "resourceVersion"]),
-        );
+        let (uid, version) = (text(object, &["metadata", "uid"]), text(object, &["metadata", "resourceVersion"]));
         if let Some(wanted) = self.uid.as_deref().filter(|w| *w != uid) {
-            let why = format!(
-                "Precondition failed: UID in precondition: {wanted}, UID in object meta: {uid}"
-            );
+            let why = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {uid}");
             return Err(ApiError::conflict(subject, &why));
         }
         if let Some(wanted) = self.resource_version.as_deref().filter(|w| *w != version) {

@@ -9,11 +9,7 @@ use crate::storage;
 
 pub fn get(call: &Call) -> Result<Response<Body>, ApiError> {
     let key = storage::key(&call.resource, call.namespace(), call.name());
-    let entry = call
-        .server
-        .store
-        .get(&call.resource.storage, &key)
-        .ok_or_else(|| call.not_found())?;
+    let entry = call.server.store.get(&call.resource.storage, &key).ok_or_else(|| call.not_found())?;
     if let Some(wanted) = call.query.number("resourceVersion")? {
         super::list::check_not_ahead(call, wanted)?;
     }

@@ -75,17 +75,13 @@ impl Snapshots {
     fn find(&self, resource: &Arc<str>, namespace: Option<&str>, revision: u64) -> Option<Items> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        kept.iter()
-            .find(|s| s.until > now && s.is(resource, namespace, revision))
-            .map(|s| s.items.clone())
+        kept.iter().find(|s| s.until > now && s.is(resource, namespace, revision)).map(|s| s.items.clone())
     }
 }
 
 impl Snapshot {
     fn is(&self, resource: &Arc<str>, namespace: Option<&str>, revision: u64) -> bool {
-        self.revision == revision
-            && self.resource == *resource
-            && self.namespace.as_deref() == namespace
+        self.revision == revision && self.resource == *resource && self.namespace.as_deref() == namespace
     }
 }
 
@@ -110,23 +106,17 @@ pub fn list(call: &Call) -> Result<Response<Body>, ApiError> {
     let objects = || -> Result<Vec<Value>, ApiError> {
         page.entries
             .iter()
-            .map(|e| {
-                respond::in_version(&call.resource, call.version(), &e.bytes)
-                    .and_then(|b| respond::parse(&b))
-            })
+            .map(|e| respond::in_version(&call.resource, call.version(), &e.bytes).and_then(|b| respond::parse(&b)))
             .collect()
     };
     let bytes: Bytes = match call.accept.shape {
-        Shape::Table => respond::table(call, &objects()?, meta, true)
-            .to_string()
-            .into(),
+        Shape::Table => respond::table(call, &objects()?, meta, true).to_string().into(),
         Shape::PartialMetadata | Shape::PartialMetadataList => {
-            let items: Vec<Value> = objects()?
-                .iter()
-                .map(|o| respond::partial(call, o))
-                .collect();
+            let items: Vec<Value> = objects()?.iter().map(|o| respond::partial(call, o)).collect();
             let api_version = format!("meta.k8s.io/{}", call.accept.meta_version);
-            json!({"kind": "PartialObjectMetadataList", "apiVersion": api_version, "metadata": meta, "items": items}).to_string().into()
+            json!({"kind": "PartialObjectMetadataList", "apiVersion": api_version, "metadata": meta, "items": items})
+                .to_string()
+                .into()
         }
         Shape::Object => concatenated(call, &meta, &page.entries)?,
     };
@@ -147,11 +137,7 @@ fn concatenated(call: &Call, meta: &Value, entries: &[Arc<Entry>]) -> Result<Byt
         if index > 0 {
             bytes.put_u8(b',');
         }
-        bytes.put_slice(&respond::in_version(
-            &call.resource,
-            call.version(),
-            &entry.bytes,
-        )?);
+        bytes.put_slice(&respond::in_version(&call.resource, call.version(), &entry.bytes)?);
     }
     bytes.put_slice(b"]}");
     debug_assert!(call.accept.encoding != Encoding::Protobuf || !call.resource.custom);
@@ -159,11 +145,7 @@ fn concatenated(call: &Call, meta: &Value, entries: &[Arc<Entry>]) -> Result<Byt
 }
 
 fn page(call: &Call, selection: &Selection) -> Result<Page, ApiError> {
-    let limit = call
-        .query
-        .number("limit")?
-        .filter(|l| *l > 0)
-        .map(|l| usize::try_from(l).unwrap_or(usize::MAX));
+    let limit = call.query.number("limit")?.filter(|l| *l > 0).map(|l| usize::try_from(l).unwrap_or(usize::MAX));
     let token = match call.query.get("continue") {
         "" => None,
         text => Some(decode_token(text)?),
@@ -175,12 +157,10 @@ fn page(call: &Call, selection: &Selection) -> Result<Page, ApiError> {
         (list.revision, Items::from(list.items))
     };
     let (revision, items) = match &token {
-        Some(token) if !token.inconsistent => {
-            match call.server.snapshots.find(resource, namespace, token.rv) {
-                Some(items) => (token.rv, items),
-                None => return Err(expired_token(token)),
-            }
-        }
+        Some(token) if !token.inconsistent => match call.server.snapshots.find(resource, namespace, token.rv) {
+            Some(items) => (token.rv, items),
+            None => return Err(expired_token(token)),
+        },
         Some(_) => present(),
         None => match exact_revision(call)? {
             Some(wanted) => match call.server.snapshots.find(resource, namespace, wanted) {
@@ -189,9 +169,7 @@ fn page(call: &Call, selection: &Selection) -> Result<Page, ApiError> {
                     let (revision, items) = present();
                     // Nothing of this resource is newer than asked: the present state is the one asked for.
                     if revision != wanted && items.iter().any(|e| e.revision > wanted) {
-                        return Err(ApiError::expired(
-                            "The resourceVersion for the provided list is too old.",
-                        ));
+                        return Err(ApiError::expired("The resourceVersion for the provided list is too old."));
                     }
                     (wanted.min(revision), items)
                 }
@@ -200,17 +178,12 @@ fn page(call: &Call, selection: &Selection) -> Result<Page, ApiError> {
         },
     };
     let start = token.as_ref().map_or(0, |t| {
-        items.partition_point(|e| {
-            (e.key.namespace.as_ref(), e.key.name.as_ref()) <= (t.ns.as_str(), t.name.as_str())
-        })
+        items.partition_point(|e| (e.key.namespace.as_ref(), e.key.name.as_ref()) <= (t.ns.as_str(), t.name.as_str()))
     });
     let all = selection.is_everything();
     let mut entries: Vec<Arc<Entry>> = Vec::new();
     let mut more = false;
-    for entry in items[start..]
-        .iter()
-        .filter(|e| all || selection.matches(e))
-    {
+    for entry in items[start..].iter().filter(|e| all || selection.matches(e)) {
         if limit.is_some_and(|l| entries.len() >= l) {
             more = true;
             break;
@@ -219,9 +192,7 @@ fn page(call: &Call, selection: &Selection) -> Result<Page, ApiError> {
     }
     let next = match entries.last() {
         Some(last) if more => {
-            call.server
-                .snapshots
-                .keep(resource, namespace, revision, &items);
+            call.server.snapshots.keep(resource, namespace, revision, &items);
             Some(encode_token(&Token {
                 v: "meta.k8s.io/v1".into(),
                 rv: revision,
@@ -233,12 +204,7 @@ fn page(call: &Call, selection: &Selection) -> Result<Page, ApiError> {
         _ => None,
     };
     let remaining = (next.is_some() && all).then(|| items.len() - start - entries.len());
-    Ok(Page {
-        revision,
-        entries,
-        next,
-        remaining,
-    })
+    Ok(Page { revision, entries, next, remaining })
 }
 
 /// The revision of `resourceVersionMatch=Exact`; also refuses revisions from the future.
@@ -246,17 +212,13 @@ fn exact_revision(call: &Call) -> Result<Option<u64>, ApiError> {
     let wanted = match call.query.get("resourceVersion") {
         "" => None,
         text => Some(text.parse::<u64>().map_err(|_| {
-            ApiError::bad_request(format!(
-                "resourceVersion: Invalid value: {text:?}: must be a number"
-            ))
+            ApiError::bad_request(format!("resourceVersion: Invalid value: {text:?}: must be a number"))
         })?),
     };
     match call.query.get("resourceVersionMatch") {
         "" | "NotOlderThan" | "Exact" => {}
         other => {
-            return Err(ApiError::bad_request(format!(
-                "resourceVersionMatch: Unsupported value: {other:?}"
-            )));
+            return Err(ApiError::bad_request(format!("resourceVersionMatch: Unsupported value: {other:?}")));
         }
     }
     let Some(wanted) = wanted else {
@@ -271,9 +233,7 @@ pub fn check_not_ahead(call: &Call, wanted: u64) -> Result<(), ApiError> {
     if wanted <= current {
         return Ok(());
     }
-    let mut error = ApiError::timeout(format!(
-        "Too large resource version: {wanted}, current: {current}"
-    ));
+    let mut error = ApiError::timeout(format!("Too large resource version: {wanted}, current: {current}"));
     error.body["details"] = json!({
         "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}], "retryAfterSeconds": 1,
     });
@@ -297,13 +257,8 @@ fn expired_token(token: &Token) -> ApiError {
     let mut error = ApiError::expired(
         "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.",
     );
-    let fresh = Token {
-        v: token.v.clone(),
-        rv: token.rv,
-        ns: token.ns.clone(),
-        name: token.name.clone(),
-        inconsistent: true,
-    };
+    let fresh =
+        Token { v: token.v.clone(), rv: token.rv, ns: token.ns.clone(), name: token.name.clone(), inconsistent: true };
     error.body["metadata"]["continue"] = encode_token(&fresh).into();
     error
 }

@@ -12,14 +12,8 @@ use crate::status::ApiError;
 const MAX_ANNOTATIONS: usize = 256 * 1024;
 
 /// Fields of metadata that clients cannot set or change.
-const SERVER_OWNED: &[&str] = &[
-    "uid",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-    "generation",
-    "selfLink",
-];
+const SERVER_OWNED: &[&str] =
+    &["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink"];
 
 /// Fills what the server owns in a new object.
 pub fn fill(call: &Call, object: &mut Value) {
@@ -46,9 +40,7 @@ pub fn normalize(resource: &Resource, object: &mut Value) {
     let meta = metadata(object);
     meta.retain(|key, value| match value {
         Value::Null => false,
-        Value::Array(items) => {
-            !items.is_empty() || !matches!(key.as_str(), "finalizers" | "ownerReferences")
-        }
+        Value::Array(items) => !items.is_empty() || !matches!(key.as_str(), "finalizers" | "ownerReferences"),
         Value::Object(map) => !map.is_empty() || !matches!(key.as_str(), "labels" | "annotations"),
         _ => true,
     });
@@ -72,12 +64,8 @@ fn drop_nulls(value: &mut Value) {
 pub fn generate_name(base: &str) -> String {
     const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let random = uuid::Uuid::new_v4();
-    let suffix: String = random
-        .as_bytes()
-        .iter()
-        .take(5)
-        .map(|b| char::from(ALPHABET[usize::from(*b) % ALPHABET.len()]))
-        .collect();
+    let suffix: String =
+        random.as_bytes().iter().take(5).map(|b| char::from(ALPHABET[usize::from(*b) % ALPHABET.len()])).collect();
     let base: String = base.chars().take(58).collect();
     format!("{base}{suffix}")
 }
@@ -106,9 +94,9 @@ pub fn check_namespace(call: &Call, object: &mut Value) -> Result<(), ApiError> 
             "the namespace of the provided object does not match the namespace sent on the request ({given} != {namespace})"
         ))),
         Some(_) => Ok(()),
-        None if call.resource.namespaced => Err(ApiError::bad_request(
-            "an empty namespace may not be set during creation",
-        )),
+        None if call.resource.namespaced => {
+            Err(ApiError::bad_request("an empty namespace may not be set during creation"))
+        }
         None => {
             metadata(object).remove("namespace");
             Ok(())
@@ -121,10 +109,7 @@ pub fn validate(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec
     let mut causes = Vec::new();
     let name = object::name(object);
     if name.is_empty() {
-        causes.push(Cause::required(
-            "metadata.name",
-            "name or generateName is required",
-        ));
+        causes.push(Cause::required("metadata.name", "name or generateName is required"));
     } else if old.is_none()
         && let Some(fault) = name_fault(resource.name_rule, name)
     {
@@ -134,9 +119,7 @@ pub fn validate(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec
         if let Err(fault) = ferrovirt_schema::selector::check_label_key(key) {
             causes.push(Cause::invalid("metadata.labels", &json!(key), fault));
         }
-        if let Err(fault) =
-            ferrovirt_schema::selector::check_label_value(value.as_str().unwrap_or_default())
-        {
+        if let Err(fault) = ferrovirt_schema::selector::check_label_value(value.as_str().unwrap_or_default()) {
             causes.push(Cause::invalid("metadata.labels", value, fault));
         }
     }
@@ -148,10 +131,7 @@ pub fn validate(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec
         }
     }
     if size > MAX_ANNOTATIONS {
-        causes.push(Cause::too_long(
-            "metadata.annotations",
-            MAX_ANNOTATIONS as u64,
-        ));
+        causes.push(Cause::too_long("metadata.annotations", MAX_ANNOTATIONS as u64));
     }
     causes.extend(owner_faults(object));
     if let Some(old) = old {
@@ -161,10 +141,7 @@ pub fn validate(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec
 }
 
 fn map<'a>(object: &'a Value, key: &str) -> impl Iterator<Item = (&'a String, &'a Value)> {
-    at(object, &["metadata", key])
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten()
+    at(object, &["metadata", key]).and_then(Value::as_object).into_iter().flatten()
 }
 
 fn owner_faults(object: &Value) -> Vec<Cause> {
@@ -199,18 +176,14 @@ fn finalizer_faults(object: &Value, old: &Value) -> Vec<Cause> {
         return Vec::new();
     }
     let before = object::strings(at(old, &["metadata", "finalizers"]));
-    let added: Vec<String> = object::strings(at(object, &["metadata", "finalizers"]))
-        .into_iter()
-        .filter(|f| !before.contains(f))
-        .collect();
+    let added: Vec<String> =
+        object::strings(at(object, &["metadata", "finalizers"])).into_iter().filter(|f| !before.contains(f)).collect();
     if added.is_empty() {
         return Vec::new();
     }
     vec![Cause::forbidden(
         "metadata.finalizers",
-        &format!(
-            "no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
-        ),
+        &format!("no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"),
     )]
 }
 
@@ -223,8 +196,7 @@ pub fn name_fault(rule: NameRule, name: &str) -> Option<String> {
             && part.bytes().next().is_some_and(alnum)
             && part.bytes().last().is_some_and(alnum)
     };
-    let too_long =
-        |max: usize| (name.len() > max).then(|| format!("must be no more than {max} bytes"));
+    let too_long = |max: usize| (name.len() > max).then(|| format!("must be no more than {max} bytes"));
     match rule {
         NameRule::PathSegment => match name {
             "." | ".." => Some(format!("may not be '{name}'")),

@@ -61,9 +61,7 @@ pub struct Call {
 impl Call {
     /// The requested version. Routing made sure that it exists.
     pub fn version(&self) -> &Version {
-        self.resource
-            .version(&self.target.version)
-            .unwrap_or(&self.resource.versions[0])
+        self.resource.version(&self.target.version).unwrap_or(&self.resource.versions[0])
     }
 
     pub fn api_version(&self) -> String {
@@ -71,11 +69,7 @@ impl Call {
     }
 
     pub fn namespace(&self) -> Option<&str> {
-        if self.resource.namespaced {
-            self.target.namespace.as_deref()
-        } else {
-            None
-        }
+        if self.resource.namespaced { self.target.namespace.as_deref() } else { None }
     }
 
     pub fn name(&self) -> &str {
@@ -117,10 +111,7 @@ impl Call {
 
     /// The same request, about the object itself.
     fn without_subresource(&self) -> Self {
-        self.about(Target {
-            subresource: None,
-            ..self.target.clone()
-        })
+        self.about(Target { subresource: None, ..self.target.clone() })
     }
 
     fn about(&self, target: Target) -> Self {
@@ -150,17 +141,10 @@ pub async fn handle(call: Call, request_body: Body) -> Response<Body> {
     }
     let result = dispatch(&call, request_body).await;
     let mut response = result.unwrap_or_else(|error| body::error(&error));
-    let warnings =
-        std::mem::take(&mut *call.warnings.lock().unwrap_or_else(PoisonError::into_inner));
+    let warnings = std::mem::take(&mut *call.warnings.lock().unwrap_or_else(PoisonError::into_inner));
     for warning in warnings {
-        let text: String = warning
-            .chars()
-            .map(|c| if c.is_control() { ' ' } else { c })
-            .collect();
-        let quoted = format!(
-            "299 - \"{}\"",
-            text.replace('\\', "\\\\").replace('"', "\\\"")
-        );
+        let text: String = warning.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let quoted = format!("299 - \"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
         if let Ok(value) = HeaderValue::from_str(&quoted) {
             response.headers_mut().append(http::header::WARNING, value);
         }
@@ -180,17 +164,11 @@ async fn dispatch(call: &Call, request_body: Body) -> Result<Response<Body>, Api
         ("" | "status", "get") => get::get(call),
         ("", "list") => list::list(call),
         ("", "watch") => watch::watch(call),
-        ("", "create") if call.target.name.is_none() => {
-            create::create(call, body::read(request_body).await?).await
-        }
-        ("" | "status" | "finalize", "update") => {
-            update::update(call, body::read(request_body).await?).await
-        }
+        ("", "create") if call.target.name.is_none() => create::create(call, body::read(request_body).await?).await,
+        ("" | "status" | "finalize", "update") => update::update(call, body::read(request_body).await?).await,
         ("" | "status", "patch") => patch::patch(call, body::read(request_body).await?).await,
         ("", "delete") => delete::delete(call, body::read(request_body).await?).await,
-        ("", "deletecollection") => {
-            delete::delete_collection(call, body::read(request_body).await?).await
-        }
+        ("", "deletecollection") => delete::delete_collection(call, body::read(request_body).await?).await,
         ("scale", "get") => scale::get(call),
         ("scale", "update") => scale::update(call, body::read(request_body).await?).await,
         ("scale", "patch") => scale::patch(call, body::read(request_body).await?).await,
@@ -214,6 +192,5 @@ fn success(call: &Call, name: &str, uid: &str) -> Response<Body> {
 }
 
 fn parse_json(bytes: &Bytes) -> Result<serde_json::Value, ApiError> {
-    serde_json::from_slice(bytes)
-        .map_err(|e| ApiError::bad_request(format!("error decoding the request body: {e}")))
+    serde_json::from_slice(bytes).map_err(|e| ApiError::bad_request(format!("error decoding the request body: {e}")))
 }

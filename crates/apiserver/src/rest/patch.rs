@@ -12,8 +12,7 @@ use crate::object::{self, text};
 use crate::status::ApiError;
 
 const ALL: &str = "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml";
-const CUSTOM: &str =
-    "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
+const CUSTOM: &str = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -28,15 +27,9 @@ impl Kind {
         match negotiate::content_type(&call.headers) {
             "application/json-patch+json" => Ok(Self::Json),
             "application/merge-patch+json" => Ok(Self::Merge),
-            "application/strategic-merge-patch+json" if !call.resource.custom => {
-                Ok(Self::Strategic)
-            }
+            "application/strategic-merge-patch+json" if !call.resource.custom => Ok(Self::Strategic),
             "application/apply-patch+yaml" | "application/apply-patch+json" => Ok(Self::Apply),
-            _ => Err(ApiError::unsupported_media(if call.resource.custom {
-                CUSTOM
-            } else {
-                ALL
-            })),
+            _ => Err(ApiError::unsupported_media(if call.resource.custom { CUSTOM } else { ALL })),
         }
     }
 }
@@ -58,16 +51,10 @@ pub async fn patch(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError
         faults.extend(decode::prune(call, &mut new));
         decode::report(call, &faults, |faults| {
             let shown: String = String::from_utf8_lossy(&bytes).into_owned();
-            let cause = Cause::invalid(
-                "patch",
-                &json!(shown),
-                format!("strict decoding error: {faults}"),
-            );
+            let cause = Cause::invalid("patch", &json!(shown), format!("strict decoding error: {faults}"));
             let mut error = ApiError::invalid(call.resource.kind_subject(""), &[cause]);
-            error.body["message"] = format!(
-                " \"\" is invalid: patch: Invalid value: {shown:?}: strict decoding error: {faults}"
-            )
-            .into();
+            error.body["message"] =
+                format!(" \"\" is invalid: patch: Invalid value: {shown:?}: strict decoding error: {faults}").into();
             if let Some(details) = error.body["details"].as_object_mut() {
                 details.remove("kind");
                 details.remove("group");
@@ -81,12 +68,7 @@ pub async fn patch(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError
 }
 
 /// Changes `object` as the patch says.
-pub fn apply_patch(
-    call: &Call,
-    kind: Kind,
-    patch: &Value,
-    object: &mut Value,
-) -> Result<(), ApiError> {
+pub fn apply_patch(call: &Call, kind: Kind, patch: &Value, object: &mut Value) -> Result<(), ApiError> {
     let result = match kind {
         Kind::Json => patches::json_patch(object, patch),
         Kind::Merge | Kind::Apply => patches::merge_patch(object, patch),
@@ -99,9 +81,7 @@ pub fn apply_patch(
             Kind::Json if patch.is_array() => ApiError::new(
                 422,
                 "Invalid",
-                format!(
-                    "the server rejected our request due to an error in our request: {message}"
-                ),
+                format!("the server rejected our request due to an error in our request: {message}"),
             ),
             _ => ApiError::bad_request(message),
         }

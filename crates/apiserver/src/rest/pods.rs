@@ -29,20 +29,14 @@ pub async fn bind(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError>
         if at(pod, &["metadata", "deletionTimestamp"]).is_some_and(Value::is_string) {
             return Err(ApiError::conflict(
                 subject(),
-                &format!(
-                    "pod {} is being deleted, cannot be assigned to a host",
-                    call.name()
-                ),
+                &format!("pod {} is being deleted, cannot be assigned to a host", call.name()),
             ));
         }
         let assigned = text(pod, &["spec", "nodeName"]);
         if !assigned.is_empty() {
             return Err(ApiError::conflict(
                 subject(),
-                &format!(
-                    "pod {} is already assigned to node \"{assigned}\"",
-                    call.name()
-                ),
+                &format!("pod {} is already assigned to node \"{assigned}\"", call.name()),
             ));
         }
         let mut bound = pod.clone();
@@ -65,10 +59,7 @@ pub async fn bind(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError>
 /// Deletes the pod as an eviction asks. Budgets are the business of whoever asks, until they are enforced here.
 pub async fn evict(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError> {
     let (eviction, _) = decode::any(call, &bytes)?;
-    let options = eviction
-        .get("deleteOptions")
-        .cloned()
-        .unwrap_or_else(|| json!({}));
+    let options = eviction.get("deleteOptions").cloned().unwrap_or_else(|| json!({}));
     let mut call = call.without_subresource();
     call.headers.remove(http::header::CONTENT_TYPE);
     delete::delete(&call, options.to_string().into()).await?;

@@ -17,25 +17,13 @@ const PREFIX: &[u8] = b"{\"apiVersion\":\"";
 /// An object in another version of its kind: `apiVersion` and, where groups share storage, renamed fields.
 pub fn convert(resource: &Resource, version: &Version, object: &mut Value) {
     object["apiVersion"] = resource.api_version(&version.name).into();
-    rename(
-        object,
-        version
-            .renames
-            .iter()
-            .map(|(stored, here)| (*stored, *here)),
-    );
+    rename(object, version.renames.iter().map(|(stored, here)| (*stored, *here)));
 }
 
 /// The inverse of [`convert`]: into the version that is stored.
 pub fn convert_to_storage(resource: &Resource, version: &Version, object: &mut Value) {
     object["apiVersion"] = resource.storage_api_version().into();
-    rename(
-        object,
-        version
-            .renames
-            .iter()
-            .map(|(stored, here)| (*here, *stored)),
-    );
+    rename(object, version.renames.iter().map(|(stored, here)| (*here, *stored)));
 }
 
 fn rename<'a>(object: &mut Value, pairs: impl Iterator<Item = (&'a str, &'a str)>) {
@@ -50,15 +38,10 @@ fn rename<'a>(object: &mut Value, pairs: impl Iterator<Item = (&'a str, &'a str)
 }
 
 /// Stored bytes in the requested version, without parsing them if only `apiVersion` differs.
-pub fn in_version(
-    resource: &Resource,
-    version: &Version,
-    stored: &Bytes,
-) -> Result<Bytes, ApiError> {
+pub fn in_version(resource: &Resource, version: &Version, stored: &Bytes) -> Result<Bytes, ApiError> {
     let wanted = resource.api_version(&version.name);
-    let rest = stored
-        .strip_prefix(PREFIX)
-        .ok_or_else(|| ApiError::internal("stored object has no apiVersion in front"))?;
+    let rest =
+        stored.strip_prefix(PREFIX).ok_or_else(|| ApiError::internal("stored object has no apiVersion in front"))?;
     let end = rest.iter().position(|b| *b == b'"').unwrap_or(0);
     if &rest[..end] == wanted.as_bytes() {
         return Ok(stored.clone());
@@ -87,19 +70,11 @@ pub fn object(call: &Call, status: StatusCode, stored: &Bytes) -> Result<Respons
         Shape::Table => {
             let value = parse(&bytes)?;
             let meta = json!({"resourceVersion": value["metadata"]["resourceVersion"]});
-            encoded(
-                call,
-                status,
-                table(call, std::slice::from_ref(&value), meta, true)
-                    .to_string()
-                    .into(),
-            )
+            encoded(call, status, table(call, std::slice::from_ref(&value), meta, true).to_string().into())
         }
-        Shape::PartialMetadata | Shape::PartialMetadataList => encoded(
-            call,
-            status,
-            partial(call, &parse(&bytes)?).to_string().into(),
-        ),
+        Shape::PartialMetadata | Shape::PartialMetadataList => {
+            encoded(call, status, partial(call, &parse(&bytes)?).to_string().into())
+        }
     }
 }
 
@@ -111,17 +86,13 @@ pub fn encoded(call: &Call, status: StatusCode, json: Bytes) -> Result<Response<
         Encoding::Protobuf => (PROTOBUF, protobuf(&parse(&json)?)?),
     };
     let mut response = body::respond(status, content_type, Bytes::new());
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     body::compress(&call.headers, &mut response, bytes);
     Ok(response)
 }
 
 fn yaml(value: &Value) -> Result<Bytes, ApiError> {
-    serde_saphyr::to_string(value)
-        .map(Bytes::from)
-        .map_err(|e| ApiError::internal(e.to_string()))
+    serde_saphyr::to_string(value).map(Bytes::from).map_err(|e| ApiError::internal(e.to_string()))
 }
 
 /// A built-in object or list in the Kubernetes protobuf envelope.
@@ -130,15 +101,9 @@ pub fn protobuf(value: &Value) -> Result<Bytes, ApiError> {
     let text = |key: &str| value[key].as_str().unwrap_or_default().to_owned();
     let (api_version, kind) = (text("apiVersion"), text("kind"));
     let table = registry::proto_table().ok_or_else(|| failed(&"no table"))?;
-    let message = message_name(&api_version, &kind)
-        .ok_or_else(|| failed(&format!("no message for {kind}")))?;
+    let message = message_name(&api_version, &kind).ok_or_else(|| failed(&format!("no message for {kind}")))?;
     let raw = table.encode(&message, value).map_err(|e| failed(&e))?;
-    let envelope = proto::Envelope {
-        api_version,
-        kind,
-        raw,
-        ..proto::Envelope::default()
-    };
+    let envelope = proto::Envelope { api_version, kind, raw, ..proto::Envelope::default() };
     Ok(proto::encode_envelope(&envelope).into())
 }
 
@@ -170,11 +135,7 @@ pub fn table(call: &Call, objects: &[Value], meta: Value, with_columns: bool) ->
             row
         })
         .collect();
-    let definitions = if with_columns {
-        columns.definitions()
-    } else {
-        Vec::new()
-    };
+    let definitions = if with_columns { columns.definitions() } else { Vec::new() };
     json!({
         "kind": "Table", "apiVersion": format!("meta.k8s.io/{}", call.accept.meta_version), "metadata": meta,
         "columnDefinitions": definitions, "rows": rows,

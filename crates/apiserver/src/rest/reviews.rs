@@ -27,9 +27,7 @@ pub async fn create(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiErro
         }
         _ => return Err(ApiError::method_not_allowed(call.resource.subject(""))),
     };
-    field_map(&mut review, "metadata")
-        .entry("creationTimestamp")
-        .or_insert(Value::Null);
+    field_map(&mut review, "metadata").entry("creationTimestamp").or_insert(Value::Null);
     review["status"] = status;
     respond::encoded(call, StatusCode::CREATED, review.to_string().into())
 }
@@ -49,18 +47,12 @@ fn access(call: &Call, user: &User, spec: &Value) -> Value {
     } else {
         (text(path, &["verb"]), On::Path(text(path, &["path"])))
     };
-    let allowed = call
-        .server
-        .rbac
-        .allowed(&call.server.store, Attributes { user, verb, on });
+    let allowed = call.server.rbac.allowed(&call.server.store, Attributes { user, verb, on });
     json!({"allowed": allowed})
 }
 
 fn rules(call: &Call, namespace: &str) -> Value {
-    let rules = call
-        .server
-        .rbac
-        .rules(&call.server.store, &call.user, namespace);
+    let rules = call.server.rbac.rules(&call.server.store, &call.user, namespace);
     let resource: Vec<Value> = rules.iter().filter_map(|r| r.to_resource_rule()).collect();
     let urls: Vec<Value> = rules.iter().filter_map(|r| r.to_url_rule()).collect();
     json!({"resourceRules": resource, "nonResourceRules": urls, "incomplete": false})

@@ -14,11 +14,7 @@ use crate::storage;
 
 pub fn get(call: &Call) -> Result<Response<Body>, ApiError> {
     let key = storage::key(&call.resource, call.namespace(), call.name());
-    let entry = call
-        .server
-        .store
-        .get(&call.resource.storage, &key)
-        .ok_or_else(|| call.not_found())?;
+    let entry = call.server.store.get(&call.resource.storage, &key).ok_or_else(|| call.not_found())?;
     answer(call, &storage::parse(&entry)?)
 }
 
@@ -38,10 +34,7 @@ pub async fn patch(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError
     .await
 }
 
-async fn change(
-    call: &Call,
-    make: impl Fn(&Value) -> Result<Value, ApiError>,
-) -> Result<Response<Body>, ApiError> {
+async fn change(call: &Call, make: impl Fn(&Value) -> Result<Value, ApiError>) -> Result<Response<Body>, ApiError> {
     let paths = paths(call)?;
     let main = call.without_subresource();
     let stored = update::modify(&main, true, |object| {
@@ -52,9 +45,7 @@ async fn change(
         }
         let replicas = wanted["spec"]["replicas"].as_i64().unwrap_or(0);
         if replicas < 0 {
-            return Err(ApiError::bad_request(
-                "spec.replicas: Invalid value: must be greater than or equal to 0",
-            ));
+            return Err(ApiError::bad_request("spec.replicas: Invalid value: must be greater than or equal to 0"));
         }
         let mut new = object.clone();
         set(&mut new, &paths.spec_replicas, replicas.into());
@@ -69,11 +60,7 @@ fn paths(call: &Call) -> Result<&Scale, ApiError> {
 }
 
 fn answer(call: &Call, object: &Value) -> Result<Response<Body>, ApiError> {
-    respond::encoded(
-        call,
-        StatusCode::OK,
-        to_scale(paths(call)?, object).to_string().into(),
-    )
+    respond::encoded(call, StatusCode::OK, to_scale(paths(call)?, object).to_string().into())
 }
 
 fn to_scale(paths: &Scale, object: &Value) -> Value {
@@ -87,21 +74,14 @@ fn to_scale(paths: &Scale, object: &Value) -> Value {
         "spec": {"replicas": lookup(object, &paths.spec_replicas).and_then(Value::as_i64).unwrap_or(0)},
         "status": {"replicas": lookup(object, &paths.status_replicas).and_then(Value::as_i64).unwrap_or(0)},
     });
-    if let Some(selector) = paths
-        .selector
-        .as_ref()
-        .and_then(|p| lookup(object, p))
-        .and_then(Value::as_str)
-    {
+    if let Some(selector) = paths.selector.as_ref().and_then(|p| lookup(object, p)).and_then(Value::as_str) {
         scale["status"]["selector"] = selector.into();
     }
     scale
 }
 
 fn lookup<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
-    path.split('.')
-        .filter(|p| !p.is_empty())
-        .try_fold(object, |value, key| value.get(key))
+    path.split('.').filter(|p| !p.is_empty()).try_fold(object, |value, key| value.get(key))
 }
 
 fn set(object: &mut Value, path: &str, value: Value) {

@@ -33,18 +33,11 @@ impl Selection {
                 "metadata.namespace" if call.resource.namespaced => {}
                 path if call.version().selectable.iter().any(|s| s == path) => needs_object = true,
                 path => {
-                    return Err(ApiError::bad_request(format!(
-                        "field label not supported: {path}"
-                    )));
+                    return Err(ApiError::bad_request(format!("field label not supported: {path}")));
                 }
             }
         }
-        Ok(Self {
-            labels,
-            fields,
-            needs_object,
-            renames: call.version().renames,
-        })
+        Ok(Self { labels, fields, needs_object, renames: call.version().renames })
     }
 
     pub fn is_everything(&self) -> bool {
@@ -58,11 +51,8 @@ impl Selection {
         if self.fields.is_everything() {
             return true;
         }
-        let object: Value = if self.needs_object {
-            serde_json::from_slice(&entry.bytes).unwrap_or_default()
-        } else {
-            Value::Null
-        };
+        let object: Value =
+            if self.needs_object { serde_json::from_slice(&entry.bytes).unwrap_or_default() } else { Value::Null };
         self.fields.matches(|path| match path {
             "metadata.name" => Some(entry.key.name.to_string()),
             "metadata.namespace" => Some(entry.key.namespace.to_string()),
@@ -73,17 +63,9 @@ impl Selection {
     /// The value of a selectable field as text; missing ones are "".
     fn field(&self, object: &Value, path: &str) -> String {
         // The selector of events by source means its component.
-        let path = if path == "source" {
-            "source.component"
-        } else {
-            path
-        };
+        let path = if path == "source" { "source.component" } else { path };
         let value = path.split('.').try_fold(object, |value, key| {
-            let stored = self
-                .renames
-                .iter()
-                .find(|(_, here)| *here == key)
-                .map_or(key, |(stored, _)| stored);
+            let stored = self.renames.iter().find(|(_, here)| *here == key).map_or(key, |(stored, _)| stored);
             value.get(stored)
         });
         match value {

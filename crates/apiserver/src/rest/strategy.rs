@@ -5,10 +5,10 @@ use ferrovirt_schema::Cause;
 use serde_json::{Value, json};
 
 use super::Call;
-use crate::crd;
 use crate::object::{self, at, default, default_in, field_map, items_mut, metadata, text};
 use crate::registry::{Resource, Special};
 use crate::status::ApiError;
+use crate::{authz, crd};
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
@@ -36,6 +36,7 @@ pub async fn prepare_create(call: &Call, object: &mut Value) -> Result<(), ApiEr
         }
         Special::Secret => fold_string_data(object),
         Special::Crd => crd::prepare(call, object, None)?,
+        Special::Rbac => authz::check_escalation(call, object, None)?,
         Special::ApiService => call.server.aggregation.set_condition(&call.server, object),
         _ => {}
     }
@@ -47,9 +48,7 @@ pub async fn prepare_update(call: &Call, old: &Value, new: &mut Value) -> Result
     match call.resource.special {
         Special::Namespace => {
             if call.subresource() != "finalize" {
-                let finalizers = at(old, &["spec", "finalizers"])
-                    .cloned()
-                    .unwrap_or_else(|| json!([]));
+                let finalizers = at(old, &["spec", "finalizers"]).cloned().unwrap_or_else(|| json!([]));
                 field_map(new, "spec").insert("finalizers".into(), finalizers);
             }
             let name = object::name(new).to_owned();
@@ -57,6 +56,7 @@ pub async fn prepare_update(call: &Call, old: &Value, new: &mut Value) -> Result
         }
         Special::Secret => fold_string_data(new),
         Special::Crd if call.subresource().is_empty() => crd::prepare(call, new, Some(old))?,
+        Special::Rbac => authz::check_escalation(call, new, Some(old))?,
         Special::ApiService if call.subresource().is_empty() => {
             call.server.aggregation.set_condition(&call.server, new)
         }
@@ -74,31 +74,18 @@ pub fn validate(call: &Call, object: &Value, old: Option<&Value>) -> Vec<Cause> 
             if let Some(old) = old
                 && old.get("roleRef") != object.get("roleRef")
             {
-                causes.push(Cause::invalid(
-                    "roleRef",
-                    &object["roleRef"],
-                    "cannot change roleRef",
-                ));
+                causes.push(Cause::invalid("roleRef", &object["roleRef"], "cannot change roleRef"));
             }
         }
-        Special::Pod
-            if at(object, &["spec", "containers"])
-                .and_then(Value::as_array)
-                .is_none_or(Vec::is_empty) =>
-        {
+        Special::Pod if at(object, &["spec", "containers"]).and_then(Value::as_array).is_none_or(Vec::is_empty) => {
             causes.push(Cause::required("spec.containers", ""));
         }
         Special::Secret => {
             for (key, value) in object["data"].as_object().into_iter().flatten() {
-                let decodes = value
-                    .as_str()
-                    .is_some_and(|v| base64::engine::general_purpose::STANDARD.decode(v).is_ok());
+                let decodes =
+                    value.as_str().is_some_and(|v| base64::engine::general_purpose::STANDARD.decode(v).is_ok());
                 if !decodes && !value.is_null() {
-                    causes.push(Cause::invalid(
-                        format!("data[{key}]"),
-                        &json!("<secret>"),
-                        "must be base64",
-                    ));
+                    causes.push(Cause::invalid(format!("data[{key}]"), &json!("<secret>"), "must be base64"));
                 }
             }
         }
@@ -108,10 +95,7 @@ pub fn validate(call: &Call, object: &Value, old: Option<&Value>) -> Vec<Cause> 
     if let Some(old) = old.filter(|o| immutable(o)) {
         for key in ["immutable", "data", "binaryData"] {
             if old.get(key) != object.get(key) {
-                causes.push(Cause::forbidden(
-                    key,
-                    "field is immutable when `immutable` is set",
-                ));
+                causes.push(Cause::forbidden(key, "field is immutable when `immutable` is set"));
             }
         }
     }
@@ -121,15 +105,8 @@ pub fn validate(call: &Call, object: &Value, old: Option<&Value>) -> Vec<Cause> 
 /// True when nothing keeps an object that is being deleted.
 pub fn finished_deletion(resource: &Resource, object: &Value) -> bool {
     let deleting = at(object, &["metadata", "deletionTimestamp"]).is_some_and(Value::is_string);
-    let has = |path: &[&str]| {
-        at(object, path)
-            .and_then(Value::as_array)
-            .is_some_and(|a| !a.is_empty())
-    };
-    let graceful = at(object, &["metadata", "deletionGracePeriodSeconds"])
-        .and_then(Value::as_i64)
-        .unwrap_or(0)
-        > 0;
+    let has = |path: &[&str]| at(object, path).and_then(Value::as_array).is_some_and(|a| !a.is_empty());
+    let graceful = at(object, &["metadata", "deletionGracePeriodSeconds"]).and_then(Value::as_i64).unwrap_or(0) > 0;
     let held = graceful
         || has(&["metadata", "finalizers"])
         || (resource.special == Special::Namespace && has(&["spec", "finalizers"]));
@@ -161,9 +138,7 @@ pub fn defaults(resource: &Resource, object: &mut Value) {
         Special::Webhook => crate::admission::defaults(object),
         Special::Rbac => {
             default_in(object, "roleRef", "apiGroup", RBAC);
-            for subject in items_mut(object, "subjects")
-                .filter(|s| matches!(text(s, &["kind"]), "User" | "Group"))
-            {
+            for subject in items_mut(object, "subjects").filter(|s| matches!(text(s, &["kind"]), "User" | "Group")) {
                 default(subject, "apiGroup", RBAC);
             }
         }
@@ -183,9 +158,7 @@ fn json_map(value: Value) -> serde_json::Map<String, Value> {
 }
 
 fn label_namespace(object: &mut Value, name: &str) {
-    let labels = metadata(object)
-        .entry("labels")
-        .or_insert_with(|| json!({}));
+    let labels = metadata(object).entry("labels").or_insert_with(|| json!({}));
     if labels.is_null() {
         *labels = json!({});
     }
@@ -203,29 +176,16 @@ fn fold_string_data(secret: &mut Value) {
     let data = field_map(secret, "data");
     for (key, value) in plain {
         let text = value.as_str().unwrap_or_default();
-        data.insert(
-            key,
-            base64::engine::general_purpose::STANDARD
-                .encode(text)
-                .into(),
-        );
+        data.insert(key, base64::engine::general_purpose::STANDARD.encode(text).into());
     }
 }
 
 fn qos_class(pod: &Value) -> &'static str {
-    let containers: Vec<&Value> = ["containers", "initContainers"]
-        .iter()
-        .filter_map(|k| pod["spec"][*k].as_array())
-        .flatten()
-        .collect();
-    let amount =
-        |c: &Value, kind: &str, resource: &str| at(c, &["resources", kind, resource]).cloned();
+    let containers: Vec<&Value> =
+        ["containers", "initContainers"].iter().filter_map(|k| pod["spec"][*k].as_array()).flatten().collect();
+    let amount = |c: &Value, kind: &str, resource: &str| at(c, &["resources", kind, resource]).cloned();
     let any = containers.iter().any(|c| {
-        ["requests", "limits"].iter().any(|kind| {
-            ["cpu", "memory"]
-                .iter()
-                .any(|r| amount(c, kind, r).is_some())
-        })
+        ["requests", "limits"].iter().any(|kind| ["cpu", "memory"].iter().any(|r| amount(c, kind, r).is_some()))
     });
     let all_limited = containers.iter().all(|c| {
         ["cpu", "memory"].iter().all(|r| {
@@ -274,10 +234,7 @@ fn container_defaults(container: &mut Value) {
     for (key, value) in [
         ("terminationMessagePath", json!("/dev/termination-log")),
         ("terminationMessagePolicy", json!("File")),
-        (
-            "imagePullPolicy",
-            json!(if floating { "Always" } else { "IfNotPresent" }),
-        ),
+        ("imagePullPolicy", json!(if floating { "Always" } else { "IfNotPresent" })),
         ("resources", json!({})),
     ] {
         default(container, key, value);
@@ -286,26 +243,17 @@ fn container_defaults(container: &mut Value) {
         default(port, "protocol", "TCP");
     }
     // A limit without a request is also the request.
-    let limits = at(container, &["resources", "limits"])
-        .and_then(Value::as_object)
-        .cloned()
-        .unwrap_or_default();
-    if let Some(resources) = container
-        .get_mut("resources")
-        .filter(|_| !limits.is_empty())
-    {
+    let limits = at(container, &["resources", "limits"]).and_then(Value::as_object).cloned().unwrap_or_default();
+    if let Some(resources) = container.get_mut("resources").filter(|_| !limits.is_empty()) {
         default(resources, "requests", json!({}));
         for (name, amount) in limits {
             default_in(resources, "requests", &name, amount);
         }
     }
     for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
-        for (key, value) in [
-            ("timeoutSeconds", 1),
-            ("periodSeconds", 10),
-            ("successThreshold", 1),
-            ("failureThreshold", 3),
-        ] {
+        for (key, value) in
+            [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)]
+        {
             default_in(container, probe, key, value);
         }
     }

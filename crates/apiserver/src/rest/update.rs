@@ -29,15 +29,8 @@ pub async fn update(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiErro
     }
     let unconditional = text(&object, &["metadata", "resourceVersion"]).is_empty();
     if unconditional && !call.resource.unconditional_update {
-        let cause = Cause::invalid(
-            "metadata.resourceVersion",
-            &json!(0),
-            "must be specified for an update",
-        );
-        return Err(ApiError::invalid(
-            call.resource.kind_subject(call.name()),
-            &[cause],
-        ));
+        let cause = Cause::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
+        return Err(ApiError::invalid(call.resource.kind_subject(call.name()), &[cause]));
     }
     let stored = modify(call, unconditional, |_| Ok(object.clone())).await?;
     respond::object(call, StatusCode::OK, &stored)
@@ -54,11 +47,7 @@ pub async fn modify(
     let key = storage::key(&call.resource, call.namespace(), call.name());
     let attempts = if retry { MAX_ATTEMPTS } else { 1 };
     for _ in 0..attempts {
-        let entry = call
-            .server
-            .store
-            .get(&call.resource.storage, &key)
-            .ok_or_else(|| call.not_found())?;
+        let entry = call.server.store.get(&call.resource.storage, &key).ok_or_else(|| call.not_found())?;
         let mut old = storage::parse(&entry)?;
         respond::convert(&call.resource, call.version(), &mut old);
         let new = change(&old)?;
@@ -78,11 +67,7 @@ pub async fn modify_internal(
     let key = storage::key(&call.resource, call.namespace(), call.name());
     let dry_run = call.dry_run()?;
     for _ in 0..MAX_ATTEMPTS {
-        let entry = call
-            .server
-            .store
-            .get(&call.resource.storage, &key)
-            .ok_or_else(|| call.not_found())?;
+        let entry = call.server.store.get(&call.resource.storage, &key).ok_or_else(|| call.not_found())?;
         let mut old = storage::parse(&entry)?;
         respond::convert(&call.resource, call.version(), &mut old);
         let new = change(&old)?;
@@ -95,12 +80,7 @@ pub async fn modify_internal(
 }
 
 /// Takes a changed object through everything between decoding and the store.
-async fn apply(
-    call: &Call,
-    entry: &Entry,
-    old: &Value,
-    mut new: Value,
-) -> Result<Outcome, ApiError> {
+async fn apply(call: &Call, entry: &Entry, old: &Value, mut new: Value) -> Result<Outcome, ApiError> {
     let dry_run = call.dry_run()?;
     check_preconditions(call, old, &new)?;
     metadata::keep(old, &mut new);
@@ -126,13 +106,9 @@ async fn apply(
 
 fn check_preconditions(call: &Call, old: &Value, new: &Value) -> Result<(), ApiError> {
     let subject = call.resource.subject(call.name());
-    let (had, has) = (
-        text(old, &["metadata", "uid"]),
-        text(new, &["metadata", "uid"]),
-    );
+    let (had, has) = (text(old, &["metadata", "uid"]), text(new, &["metadata", "uid"]));
     if !has.is_empty() && has != had {
-        let why =
-            format!("Precondition failed: UID in precondition: {has}, UID in object meta: {had}");
+        let why = format!("Precondition failed: UID in precondition: {has}, UID in object meta: {had}");
         return Err(ApiError::conflict(subject, &why));
     }
     let version = text(new, &["metadata", "resourceVersion"]);
@@ -157,11 +133,7 @@ fn split(call: &Call, old: &Value, new: &mut Value) {
             let mut result = old.clone();
             set(&mut result, "status", new.get("status"));
             if call.resource.custom {
-                set(
-                    &mut result["metadata"],
-                    "managedFields",
-                    at(new, &["metadata", "managedFields"]),
-                );
+                set(&mut result["metadata"], "managedFields", at(new, &["metadata", "managedFields"]));
             } else {
                 // Built-in kinds take labels and annotations on this endpoint too.
                 set(&mut result, "metadata", new.get("metadata"));
@@ -184,39 +156,24 @@ fn bump_generation(call: &Call, old: &Value, new: &mut Value) {
     if !call.resource.generation {
         return;
     }
-    let skipped = |key: &str| {
-        matches!(key, "apiVersion" | "kind" | "metadata")
-            || (key == "status" && call.version().status)
-    };
+    let skipped =
+        |key: &str| matches!(key, "apiVersion" | "kind" | "metadata") || (key == "status" && call.version().status);
     let changed = {
         let content = |value: &'_ Value| -> usize {
-            value
-                .as_object()
-                .into_iter()
-                .flatten()
-                .filter(|(k, _)| !skipped(k))
-                .count()
+            value.as_object().into_iter().flatten().filter(|(k, _)| !skipped(k)).count()
         };
-        let members = new
-            .as_object()
-            .into_iter()
-            .flatten()
-            .filter(|(k, _)| !skipped(k));
+        let members = new.as_object().into_iter().flatten().filter(|(k, _)| !skipped(k));
         content(old) != content(new) || members.into_iter().any(|(k, v)| old.get(k) != Some(v))
     };
     if changed {
-        let generation = at(old, &["metadata", "generation"])
-            .and_then(Value::as_i64)
-            .unwrap_or(0)
-            + 1;
+        let generation = at(old, &["metadata", "generation"]).and_then(Value::as_i64).unwrap_or(0) + 1;
         object::metadata(new).insert("generation".into(), generation.into());
     }
 }
 
 /// Records in `managedFields` who set what. Apply has done so itself.
 pub fn track(call: &Call, old: Option<&Value>, new: &mut Value) {
-    if call.verb == "patch" && matches!(super::patch::Kind::of(call), Ok(super::patch::Kind::Apply))
-    {
+    if call.verb == "patch" && matches!(super::patch::Kind::of(call), Ok(super::patch::Kind::Apply)) {
         return;
     }
     track_update(&call.version().schema(), old, new, &manager(call));
@@ -224,11 +181,7 @@ pub fn track(call: &Call, old: Option<&Value>, new: &mut Value) {
 
 /// Who writes: the `fieldManager` parameter, or the program's name in `User-Agent`.
 pub fn manager(call: &Call) -> Manager {
-    let agent = call
-        .headers
-        .get(http::header::USER_AGENT)
-        .and_then(|v| v.to_str().ok())
-        .unwrap_or("unknown");
+    let agent = call.headers.get(http::header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or("unknown");
     let name = match call.query.get("fieldManager") {
         "" => agent.split('/').next().unwrap_or(agent),
         name => name,

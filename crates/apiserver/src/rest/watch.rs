@@ -48,9 +48,10 @@ pub fn watch(call: &Call) -> Result<Response<Body>, ApiError> {
     }
     let asked = match call.query.get("resourceVersion") {
         "" | "0" => None,
-        text => Some(text.parse::<u64>().map_err(|_| {
-            ApiError::bad_request(format!("Invalid value: {text:?}: not a resourceVersion"))
-        })?),
+        text => Some(
+            text.parse::<u64>()
+                .map_err(|_| ApiError::bad_request(format!("Invalid value: {text:?}: not a resourceVersion")))?,
+        ),
     };
     if let Some(revision) = asked {
         super::list::check_not_ahead(call, revision)?;
@@ -61,11 +62,7 @@ pub fn watch(call: &Call) -> Result<Response<Body>, ApiError> {
         (list.items, Ok(watcher), list.revision)
     } else {
         let watcher = store.watch(resource, asked);
-        (
-            Vec::new(),
-            watcher,
-            asked.unwrap_or_else(|| store.revision()),
-        )
+        (Vec::new(), watcher, asked.unwrap_or_else(|| store.revision()))
     };
     let watcher = match watcher {
         Ok(watcher) => watcher,
@@ -76,11 +73,7 @@ pub fn watch(call: &Call) -> Result<Response<Body>, ApiError> {
         Some(namespace) => watcher.in_namespace(namespace),
         None => watcher,
     };
-    let timeout = call
-        .query
-        .number("timeoutSeconds")?
-        .filter(|t| *t > 0)
-        .map_or(DEFAULT_TIMEOUT, Duration::from_secs);
+    let timeout = call.query.number("timeoutSeconds")?.filter(|t| *t > 0).map_or(DEFAULT_TIMEOUT, Duration::from_secs);
     let state = State {
         encoder: Encoder::of(call),
         selection,
@@ -97,10 +90,7 @@ pub fn watch(call: &Call) -> Result<Response<Body>, ApiError> {
         let frame = state.next().await?;
         Some((Ok(Frame::data(frame)), state))
     });
-    Ok(stream_response(
-        call,
-        StreamBody::new(stream.boxed()).boxed_unsync(),
-    ))
+    Ok(stream_response(call, StreamBody::new(stream.boxed()).boxed_unsync()))
 }
 
 fn stream_response(call: &Call, stream: Body) -> Response<Body> {
@@ -212,10 +202,7 @@ impl State {
     }
 
     fn too_old(&mut self, oldest: u64) -> Bytes {
-        let status = ApiError::expired(format!(
-            "too old resource version: {} ({oldest})",
-            self.watcher.progress()
-        ));
+        let status = ApiError::expired(format!("too old resource version: {} ({oldest})", self.watcher.progress()));
         self.encoder.event("ERROR", &status.body)
     }
 }
@@ -231,18 +218,14 @@ struct Encoder {
 impl Encoder {
     fn of(call: &Call) -> Self {
         let call = call.about(call.target.clone());
-        Self {
-            call,
-            columns: true,
-        }
+        Self { call, columns: true }
     }
 
     fn entry(&mut self, name: &str, entry: &Entry) -> Bytes {
-        let bytes =
-            match respond::in_version(&self.call.resource, self.call.version(), &entry.bytes) {
-                Ok(bytes) => bytes,
-                Err(error) => return self.event("ERROR", &error.body),
-            };
+        let bytes = match respond::in_version(&self.call.resource, self.call.version(), &entry.bytes) {
+            Ok(bytes) => bytes,
+            Err(error) => return self.event("ERROR", &error.body),
+        };
         if self.call.accept.shape == Shape::Object && self.call.accept.encoding == Encoding::Json {
             let mut line = BytesMut::with_capacity(bytes.len() + 40);
             line.put_slice(b"{\"type\":\"");
@@ -282,16 +265,9 @@ impl Encoder {
             Shape::Table => {
                 let meta = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
                 let with_columns = std::mem::take(&mut self.columns);
-                respond::table(
-                    &self.call,
-                    std::slice::from_ref(&object),
-                    meta,
-                    with_columns,
-                )
+                respond::table(&self.call, std::slice::from_ref(&object), meta, with_columns)
             }
-            Shape::PartialMetadata | Shape::PartialMetadataList => {
-                respond::partial(&self.call, &object)
-            }
+            Shape::PartialMetadata | Shape::PartialMetadataList => respond::partial(&self.call, &object),
         }
     }
 
@@ -305,12 +281,7 @@ impl Encoder {
     /// A length-prefixed `WatchEvent` whose object is itself an envelope.
     fn protobuf_event(&self, name: &str, object: &Value) -> Option<Bytes> {
         let raw = respond::protobuf(object)
-            .map_err(|e| {
-                tracing::warn!(
-                    error = e.message(),
-                    "cannot encode a watch event as {PROTOBUF}"
-                )
-            })
+            .map_err(|e| tracing::warn!(error = e.message(), "cannot encode a watch event as {PROTOBUF}"))
             .ok()?;
         let mut message = BytesMut::with_capacity(raw.len() + 32);
         // WatchEvent { 1: type, 2: RawExtension { 1: raw } }

@@ -13,11 +13,7 @@ use crate::support::{Server, configmap};
 const CMS: &str = "/api/v1/namespaces/default/configmaps";
 
 fn answer(value: &Value) -> Response<Body> {
-    Response::new(
-        Full::from(value.to_string())
-            .map_err(|never| match never {})
-            .boxed_unsync(),
-    )
+    Response::new(Full::from(value.to_string()).map_err(|never| match never {}).boxed_unsync())
 }
 
 /// Adds a key to every configmap; refuses those with a key `bad`.
@@ -30,18 +26,13 @@ fn webhook() -> Handler {
             let uid = &review["request"]["uid"];
             let mut response = json!({"uid": uid, "allowed": true, "warnings": ["seen"]});
             if path == "/mutate" {
-                let patch =
-                    json!([{"op": "add", "path": "/data/added", "value": "yes"}]).to_string();
-                response["patch"] = base64::engine::general_purpose::STANDARD
-                    .encode(patch)
-                    .into();
+                let patch = json!([{"op": "add", "path": "/data/added", "value": "yes"}]).to_string();
+                response["patch"] = base64::engine::general_purpose::STANDARD.encode(patch).into();
                 response["patchType"] = "JSONPatch".into();
             } else if review["request"]["object"]["data"].get("bad").is_some() {
                 response = json!({"uid": uid, "allowed": false, "status": {"code": 422, "reason": "Invalid", "message": "bad is bad"}});
             }
-            answer(
-                &json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}),
-            )
+            answer(&json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}))
         })
     })
 }
@@ -65,77 +56,29 @@ async fn webhooks_change_and_refuse() {
     server.api.register_in_process("default", "hook", webhook());
     let base = "/apis/admissionregistration.k8s.io/v1";
     let mutating = configuration("MutatingWebhookConfiguration", "/mutate", "hook", "Fail");
-    let validating = configuration(
-        "ValidatingWebhookConfiguration",
-        "/validate",
-        "hook",
-        "Fail",
-    );
-    admin
-        .post(&format!("{base}/mutatingwebhookconfigurations"), &mutating)
-        .await
-        .expect(201);
-    admin
-        .post(
-            &format!("{base}/validatingwebhookconfigurations"),
-            &validating,
-        )
-        .await
-        .expect(201);
+    let validating = configuration("ValidatingWebhookConfiguration", "/validate", "hook", "Fail");
+    admin.post(&format!("{base}/mutatingwebhookconfigurations"), &mutating).await.expect(201);
+    admin.post(&format!("{base}/validatingwebhookconfigurations"), &validating).await.expect(201);
     let made = admin.post(CMS, &configmap("a")).await;
     assert_eq!(made.warnings, ["299 - \"seen\""]);
     assert_eq!(made.expect(201)["data"]["added"], "yes");
-    let refused = admin
-        .merge(&format!("{CMS}/a"), &json!({"data": {"bad": "1"}}))
-        .await
-        .expect(422);
-    assert_eq!(
-        refused["message"],
-        "admission webhook \"validate.example.com\" denied the request: bad is bad"
-    );
+    let refused = admin.merge(&format!("{CMS}/a"), &json!({"data": {"bad": "1"}})).await.expect(422);
+    assert_eq!(refused["message"], "admission webhook \"validate.example.com\" denied the request: bad is bad");
     assert_eq!(refused["reason"], "Invalid");
     // Other namespaces are not asked about.
-    let elsewhere = admin
-        .post("/api/v1/namespaces/kube-system/configmaps", &configmap("a"))
-        .await
-        .expect(201);
+    let elsewhere = admin.post("/api/v1/namespaces/kube-system/configmaps", &configmap("a")).await.expect(201);
     assert!(elsewhere["data"].get("added").is_none());
     // A webhook that cannot be reached fails the request, unless it says otherwise.
-    let missing = configuration(
-        "ValidatingWebhookConfiguration",
-        "/missing",
-        "nobody",
-        "Fail",
-    );
-    admin
-        .post(&format!("{base}/validatingwebhookconfigurations"), &missing)
-        .await
-        .expect(201);
+    let missing = configuration("ValidatingWebhookConfiguration", "/missing", "nobody", "Fail");
+    admin.post(&format!("{base}/validatingwebhookconfigurations"), &missing).await.expect(201);
     let failed = admin.post(CMS, &configmap("b")).await.expect(500);
     assert!(
-        failed["message"]
-            .as_str()
-            .unwrap()
-            .contains("failed calling webhook \"missing.example.com\""),
+        failed["message"].as_str().unwrap().contains("failed calling webhook \"missing.example.com\""),
         "{failed:#}"
     );
-    admin
-        .delete(
-            &format!("{base}/validatingwebhookconfigurations/missing"),
-            &json!({}),
-        )
-        .await
-        .expect(200);
-    let ignored = configuration(
-        "ValidatingWebhookConfiguration",
-        "/missing",
-        "nobody",
-        "Ignore",
-    );
-    admin
-        .post(&format!("{base}/validatingwebhookconfigurations"), &ignored)
-        .await
-        .expect(201);
+    admin.delete(&format!("{base}/validatingwebhookconfigurations/missing"), &json!({})).await.expect(200);
+    let ignored = configuration("ValidatingWebhookConfiguration", "/missing", "nobody", "Ignore");
+    admin.post(&format!("{base}/validatingwebhookconfigurations"), &ignored).await.expect(201);
     admin.post(CMS, &configmap("b")).await.expect(201);
 }
 
@@ -164,43 +107,17 @@ async fn api_services_lead_to_handlers() {
         })
     });
     server.api.register_in_process("default", "sub", handler);
-    let answer = admin
-        .put(
-            "/apis/sub.example.com/v1/namespaces/default/vms/a/start",
-            &json!({}),
-        )
-        .await
-        .expect(200);
-    assert_eq!(
-        answer,
-        json!({"user": "admin", "path": "/apis/sub.example.com/v1/namespaces/default/vms/a/start"})
-    );
+    let answer = admin.put("/apis/sub.example.com/v1/namespaces/default/vms/a/start", &json!({})).await.expect(200);
+    assert_eq!(answer, json!({"user": "admin", "path": "/apis/sub.example.com/v1/namespaces/default/vms/a/start"}));
     server
         .user("jane", &[])
-        .put(
-            "/apis/sub.example.com/v1/namespaces/default/vms/a/start",
-            &json!({}),
-        )
+        .put("/apis/sub.example.com/v1/namespaces/default/vms/a/start", &json!({}))
         .await
         .expect(403);
-    let accept = [(
-        "accept",
-        "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
-    )];
-    let all = admin
-        .raw(http::Method::GET, "/apis", &accept, "")
-        .await
-        .expect(200);
-    let group = all["items"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|g| g["metadata"]["name"] == "sub.example.com")
-        .unwrap();
-    assert_eq!(
-        group["versions"][0]["resources"][0]["subresources"][0]["subresource"],
-        "start"
-    );
+    let accept = [("accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")];
+    let all = admin.raw(http::Method::GET, "/apis", &accept, "").await.expect(200);
+    let group = all["items"].as_array().unwrap().iter().find(|g| g["metadata"]["name"] == "sub.example.com").unwrap();
+    assert_eq!(group["versions"][0]["resources"][0]["subresources"][0]["subresource"], "start");
     let mut watch = admin.watch(&format!("{path}?watch=1")).await;
     while watch.next().await.unwrap()["object"]["status"]["conditions"][0]["status"] != "True" {}
 }

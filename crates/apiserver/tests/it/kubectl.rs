@@ -3,7 +3,8 @@
 use crate::support::Server;
 use crate::support::kubectl::Kubectl;
 
-const CONFIGMAP: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: applied, namespace: t}\ndata: {a: '1', edited: 'no'}\n";
+const CONFIGMAP: &str =
+    "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: applied, namespace: t}\ndata: {a: '1', edited: 'no'}\n";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kubectl_works_with_built_in_kinds() {
@@ -12,11 +13,7 @@ async fn kubectl_works_with_built_in_kinds() {
         // (arguments, standard input, what the output has to contain)
         ("version", "", "Server Version: v1.36.0+ferrovirt"),
         ("create namespace t", "", "namespace/t created"),
-        (
-            "create configmap made -n t --from-literal=k=v",
-            "",
-            "configmap/made created",
-        ),
+        ("create configmap made -n t --from-literal=k=v", "", "configmap/made created"),
         ("apply -f -", CONFIGMAP, "configmap/applied created"),
         ("apply -f -", CONFIGMAP, "configmap/applied unchanged"),
         (
@@ -24,11 +21,7 @@ async fn kubectl_works_with_built_in_kinds() {
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: applied, namespace: t}\ndata: {b: '2', edited: 'no'}\n",
             "configmap/applied configured",
         ),
-        (
-            "get configmap applied -n t -o jsonpath={.data}",
-            "",
-            "{\"b\":\"2\",\"edited\":\"no\"}",
-        ),
+        ("get configmap applied -n t -o jsonpath={.data}", "", "{\"b\":\"2\",\"edited\":\"no\"}"),
         ("get configmaps -n t", "", "NAME"),
         ("get cm -A -o wide", "", "made"),
         ("get cm made -n t -o yaml", "", "k: v"),
@@ -36,146 +29,64 @@ async fn kubectl_works_with_built_in_kinds() {
         ("get all -n t", "", "No resources found"),
         ("describe configmap made -n t", "", "k:\n----\nv"),
         ("describe namespace t", "", "Status:       Active"),
-        (
-            "edit configmap applied -n t",
-            "",
-            "configmap/applied edited",
-        ),
-        (
-            "get configmap applied -n t -o jsonpath={.data.edited}",
-            "",
-            "done",
-        ),
-        (
-            "patch configmap made -n t --type merge -p {\"data\":{\"x\":\"y\"}}",
-            "",
-            "configmap/made patched",
-        ),
-        (
-            "patch configmap made -n t -p {\"data\":{\"x\":null}}",
-            "",
-            "configmap/made patched",
-        ),
+        ("edit configmap applied -n t", "", "configmap/applied edited"),
+        ("get configmap applied -n t -o jsonpath={.data.edited}", "", "done"),
+        ("patch configmap made -n t --type merge -p {\"data\":{\"x\":\"y\"}}", "", "configmap/made patched"),
+        ("patch configmap made -n t -p {\"data\":{\"x\":null}}", "", "configmap/made patched"),
         (
             "patch configmap made -n t --type json -p [{\"op\":\"add\",\"path\":\"/data/z\",\"value\":\"1\"}]",
             "",
             "configmap/made patched",
         ),
-        (
-            "get configmap made -n t -o jsonpath={.data}",
-            "",
-            "{\"k\":\"v\",\"z\":\"1\"}",
-        ),
-        (
-            "label configmap made -n t color=blue",
-            "",
-            "configmap/made labeled",
-        ),
-        (
-            "annotate configmap made -n t note=x",
-            "",
-            "configmap/made annotated",
-        ),
+        ("get configmap made -n t -o jsonpath={.data}", "", "{\"k\":\"v\",\"z\":\"1\"}"),
+        ("label configmap made -n t color=blue", "", "configmap/made labeled"),
+        ("annotate configmap made -n t note=x", "", "configmap/made annotated"),
         ("get cm -n t -l color=blue -o name", "", "configmap/made"),
-        (
-            "get cm -n t --field-selector metadata.name=made -o name",
-            "",
-            "configmap/made",
-        ),
+        ("get cm -n t --field-selector metadata.name=made -o name", "", "configmap/made"),
         ("explain configmap.data", "", "FIELD: data"),
         ("explain pod.spec.containers", "", "FIELD: containers"),
         ("api-resources", "", "customresourcedefinitions"),
         ("api-versions", "", "rbac.authorization.k8s.io/v1"),
         ("auth can-i create pods", "", "yes"),
         ("auth whoami", "", "admin"),
-        (
-            "create secret generic s -n t --from-literal=p=q",
-            "",
-            "secret/s created",
-        ),
-        (
-            "create serviceaccount sa -n t",
-            "",
-            "serviceaccount/sa created",
-        ),
-        (
-            "create role r -n t --verb=get --resource=pods",
-            "",
-            "role.rbac.authorization.k8s.io/r created",
-        ),
-        (
-            "create rolebinding rb -n t --role=r --user=jane",
-            "",
-            "rolebinding.rbac.authorization.k8s.io/rb created",
-        ),
+        ("create secret generic s -n t --from-literal=p=q", "", "secret/s created"),
+        ("create serviceaccount sa -n t", "", "serviceaccount/sa created"),
+        ("create role r -n t --verb=get --resource=pods", "", "role.rbac.authorization.k8s.io/r created"),
+        ("create rolebinding rb -n t --role=r --user=jane", "", "rolebinding.rbac.authorization.k8s.io/rb created"),
         ("auth can-i get pods -n t --as jane", "", "yes"),
         ("create priorityclass p --value=10", "", "created"),
-        (
-            "create quota q -n t --hard=pods=1",
-            "",
-            "resourcequota/q created",
-        ),
-        (
-            "create service clusterip svc -n t --tcp=80:80",
-            "",
-            "service/svc created",
-        ),
+        ("create quota q -n t --hard=pods=1", "", "resourcequota/q created"),
+        ("create service clusterip svc -n t --tcp=80:80", "", "service/svc created"),
         (
             "apply --server-side -f -",
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: ssa, namespace: t}\ndata: {a: '1'}\n",
             "configmap/ssa serverside-applied",
         ),
-        (
-            "diff -f -",
-            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: ssa, namespace: t}\ndata: {a: '1'}\n",
-            "",
-        ),
+        ("diff -f -", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: ssa, namespace: t}\ndata: {a: '1'}\n", ""),
         ("get --raw /readyz", "", "ok"),
         ("get pods -n t", "", "No resources found"),
-        (
-            "delete configmap made -n t",
-            "",
-            "configmap \"made\" deleted",
-        ),
+        ("delete configmap made -n t", "", "configmap \"made\" deleted"),
         ("delete namespace t", "", "namespace \"t\" deleted"),
     ];
     for (args, stdin, expected) in cases {
         let output = k.run(args, stdin).await;
-        assert!(
-            output.contains(expected),
-            "kubectl {args}\nwanted: {expected}\ngot: {output}"
-        );
+        assert!(output.contains(expected), "kubectl {args}\nwanted: {expected}\ngot: {output}");
         assert!(!complains(&output), "kubectl {args} complained:\n{output}");
     }
     let refused = [
-        (
-            "get configmap made -n default",
-            "",
-            "Error from server (NotFound): configmaps \"made\" not found",
-        ),
-        (
-            "get deployments",
-            "",
-            "the server doesn't have a resource type \"deployments\"",
-        ),
+        ("get configmap made -n default", "", "Error from server (NotFound): configmaps \"made\" not found"),
+        ("get deployments", "", "the server doesn't have a resource type \"deployments\""),
         (
             "apply -f -",
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: bad}\ndatas: {a: b}\n",
             "unknown field \"datas\"",
         ),
-        (
-            "create configmap x -n nowhere",
-            "",
-            "namespaces \"nowhere\" not found",
-        ),
+        ("create configmap x -n nowhere", "", "namespaces \"nowhere\" not found"),
         ("auth can-i delete pods --as jane", "", "no"),
     ];
     for (args, stdin, expected) in refused {
         let (success, output) = k.try_run(args, stdin).await;
-        assert!(
-            !success && output.contains(expected),
-            "kubectl {args}\nwanted: {expected}\ngot: {output}"
-        );
+        assert!(!success && output.contains(expected), "kubectl {args}\nwanted: {expected}\ngot: {output}");
     }
     k.stop().await;
 }
@@ -183,10 +94,7 @@ async fn kubectl_works_with_built_in_kinds() {
 /// Lines that kubectl's logger marks as warnings or errors, such as `E0131 10:00:00 …`.
 fn complains(output: &str) -> bool {
     output.lines().any(|line| {
-        line.starts_with(['W', 'E'])
-            && line
-                .get(1..5)
-                .is_some_and(|d| d.bytes().all(|b| b.is_ascii_digit()))
+        line.starts_with(['W', 'E']) && line.get(1..5).is_some_and(|d| d.bytes().all(|b| b.is_ascii_digit()))
     })
 }
 
@@ -237,16 +145,8 @@ async fn kubectl_works_with_custom_kinds() {
     let k = Kubectl::start(Server::start().await).await;
     let (small, large) = (gadget("{weight: 2}"), gadget("{weight: 3, size: large}"));
     let cases = [
-        (
-            "apply -f -",
-            CRD,
-            "customresourcedefinition.apiextensions.k8s.io/gadgets.example.com created",
-        ),
-        (
-            "wait --for=condition=Established crd/gadgets.example.com --timeout=5s",
-            "",
-            "condition met",
-        ),
+        ("apply -f -", CRD, "customresourcedefinition.apiextensions.k8s.io/gadgets.example.com created"),
+        ("wait --for=condition=Established crd/gadgets.example.com --timeout=5s", "", "condition met"),
         ("apply -f -", CRD, "unchanged"),
         ("apply -f -", small.as_str(), "gadget.example.com/g created"),
         ("apply -f -", small.as_str(), "unchanged"),
@@ -258,41 +158,22 @@ async fn kubectl_works_with_custom_kinds() {
         ("describe gadget g", "", "Size:    large"),
         ("explain gadget", "", "A gadget of the shop."),
         ("explain gd.spec.size", "", "How big it is."),
-        (
-            "patch gd g --type merge -p {\"spec\":{\"weight\":5}}",
-            "",
-            "patched",
-        ),
+        ("patch gd g --type merge -p {\"spec\":{\"weight\":5}}", "", "patched"),
         (
             "patch gd g --subresource=status --type merge -p {\"status\":{\"conditions\":[{\"type\":\"Ready\",\"status\":\"True\"}]}}",
             "",
             "patched",
         ),
-        (
-            "wait --for=condition=Ready gd/g --timeout=5s",
-            "",
-            "condition met",
-        ),
-        (
-            "wait --for=jsonpath={.spec.weight}=5 gd/g --timeout=5s",
-            "",
-            "condition met",
-        ),
-        (
-            "apply --server-side --force-conflicts -f -",
-            large.as_str(),
-            "serverside-applied",
-        ),
+        ("wait --for=condition=Ready gd/g --timeout=5s", "", "condition met"),
+        ("wait --for=jsonpath={.spec.weight}=5 gd/g --timeout=5s", "", "condition met"),
+        ("apply --server-side --force-conflicts -f -", large.as_str(), "serverside-applied"),
         ("get events", "", "No resources found"),
         ("delete gd g", "", "deleted"),
         ("delete crd gadgets.example.com --timeout=5s", "", "deleted"),
     ];
     for (args, stdin, expected) in cases {
         let output = k.run(args, stdin).await;
-        assert!(
-            output.contains(expected),
-            "kubectl {args}\nwanted: {expected}\ngot: {output}"
-        );
+        assert!(output.contains(expected), "kubectl {args}\nwanted: {expected}\ngot: {output}");
         if args.starts_with("wait --for=condition=Established") {
             let unknown = gadget("{wieght: 2}");
             let wrong = gadget("{weight: heavy}");
@@ -303,10 +184,7 @@ async fn kubectl_works_with_custom_kinds() {
                 (&small, "spec.size: Unsupported value: \"tiny\""),
             ] {
                 let (success, output) = k.try_run("apply -f -", stdin).await;
-                assert!(
-                    !success && output.contains(expected),
-                    "wanted: {expected}\ngot: {output}"
-                );
+                assert!(!success && output.contains(expected), "wanted: {expected}\ngot: {output}");
             }
         }
     }

@@ -8,12 +8,7 @@ use crate::support::{Server, configmap};
 const CMS: &str = "/api/v1/namespaces/default/configmaps";
 
 fn names(list: &Value) -> Vec<&str> {
-    list["items"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|i| i["metadata"]["name"].as_str().unwrap())
-        .collect()
+    list["items"].as_array().unwrap().iter().map(|i| i["metadata"]["name"].as_str().unwrap()).collect()
 }
 
 fn labelled(name: &str, color: &str) -> Value {
@@ -26,13 +21,7 @@ fn labelled(name: &str, color: &str) -> Value {
 async fn lists_select_and_come_in_chunks() {
     let server = Server::start().await;
     let admin = server.admin();
-    for (name, color) in [
-        ("a", "red"),
-        ("b", "blue"),
-        ("c", "red"),
-        ("d", "blue"),
-        ("e", "red"),
-    ] {
+    for (name, color) in [("a", "red"), ("b", "blue"), ("c", "red"), ("d", "blue"), ("e", "red")] {
         admin.post(CMS, &labelled(name, color)).await.expect(201);
     }
     let cases: [(&str, &[&str]); 6] = [
@@ -40,10 +29,7 @@ async fn lists_select_and_come_in_chunks() {
         ("?labelSelector=color%3Dred", &["a", "c", "e"]),
         ("?labelSelector=color%20notin%20(red)", &["b", "d"]),
         ("?fieldSelector=metadata.name%3Db", &["b"]),
-        (
-            "?fieldSelector=metadata.name!%3Db&labelSelector=color=blue",
-            &["d"],
-        ),
+        ("?fieldSelector=metadata.name!%3Db&labelSelector=color=blue", &["d"]),
         ("?resourceVersion=0&limit=2", &["a", "b"]),
     ];
     for (query, expected) in cases {
@@ -54,32 +40,14 @@ async fn lists_select_and_come_in_chunks() {
     let first = admin.get(&format!("{CMS}?limit=2")).await.expect(200);
     assert_eq!(first["metadata"]["remainingItemCount"], 3);
     // What happens between chunks does not show.
-    admin
-        .delete(&format!("{CMS}/c"), &json!({}))
-        .await
-        .expect(200);
+    admin.delete(&format!("{CMS}/c"), &json!({})).await.expect(200);
     let token = first["metadata"]["continue"].as_str().unwrap();
-    let second = admin
-        .get(&format!("{CMS}?limit=10&continue={token}"))
-        .await
-        .expect(200);
+    let second = admin.get(&format!("{CMS}?limit=10&continue={token}")).await.expect(200);
     assert_eq!(names(&second), ["c", "d", "e"]);
-    assert_eq!(
-        second["metadata"]["resourceVersion"],
-        first["metadata"]["resourceVersion"]
-    );
-    admin
-        .get(&format!("{CMS}?fieldSelector=data.a%3D1"))
-        .await
-        .expect(400);
-    admin
-        .get(&format!("{CMS}?resourceVersion=99999999"))
-        .await
-        .expect(504);
-    admin
-        .delete(&format!("{CMS}?labelSelector=color%3Dred"), &json!({}))
-        .await
-        .expect(200);
+    assert_eq!(second["metadata"]["resourceVersion"], first["metadata"]["resourceVersion"]);
+    admin.get(&format!("{CMS}?fieldSelector=data.a%3D1")).await.expect(400);
+    admin.get(&format!("{CMS}?resourceVersion=99999999")).await.expect(504);
+    admin.delete(&format!("{CMS}?labelSelector=color%3Dred"), &json!({})).await.expect(200);
     assert_eq!(names(&admin.get(CMS).await.expect(200)), ["b", "d"]);
 }
 
@@ -89,64 +57,30 @@ async fn shapes_of_answers() {
     let admin = server.admin();
     admin.post(CMS, &configmap("a")).await.expect(201);
     let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
-    let answer = admin
-        .raw(Method::GET, CMS, &[("accept", table)], "")
-        .await
-        .expect(200);
+    let answer = admin.raw(Method::GET, CMS, &[("accept", table)], "").await.expect(200);
     assert_eq!(answer["kind"], "Table");
-    assert_eq!(
-        (
-            &answer["rows"][0]["cells"][0],
-            &answer["rows"][0]["cells"][1]
-        ),
-        (&json!("a"), &json!(1))
-    );
+    assert_eq!((&answer["rows"][0]["cells"][0], &answer["rows"][0]["cells"][1]), (&json!("a"), &json!(1)));
     assert_eq!(answer["rows"][0]["object"]["kind"], "PartialObjectMetadata");
     let partial = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
-    let answer = admin
-        .raw(Method::GET, CMS, &[("accept", partial)], "")
-        .await
-        .expect(200);
+    let answer = admin.raw(Method::GET, CMS, &[("accept", partial)], "").await.expect(200);
     assert_eq!(answer["kind"], "PartialObjectMetadataList");
     assert!(answer["items"][0].get("data").is_none());
-    let yaml = admin
-        .raw(
-            Method::GET,
-            &format!("{CMS}/a"),
-            &[("accept", "application/yaml")],
-            "",
-        )
-        .await
-        .expect(200);
+    let yaml = admin.raw(Method::GET, &format!("{CMS}/a"), &[("accept", "application/yaml")], "").await.expect(200);
     assert!(yaml.as_str().unwrap().contains("kind: ConfigMap"), "{yaml}");
     let proto = [("accept", "application/vnd.kubernetes.protobuf")];
-    let response = admin
-        .send(Method::GET, &format!("{CMS}/a"), &proto, "")
-        .await;
-    assert_eq!(
-        response.headers()["content-type"],
-        "application/vnd.kubernetes.protobuf"
-    );
-    let bytes = http_body_util::BodyExt::collect(response.into_body())
-        .await
-        .unwrap()
-        .to_bytes();
+    let response = admin.send(Method::GET, &format!("{CMS}/a"), &proto, "").await;
+    assert_eq!(response.headers()["content-type"], "application/vnd.kubernetes.protobuf");
+    let bytes = http_body_util::BodyExt::collect(response.into_body()).await.unwrap().to_bytes();
     assert!(bytes.starts_with(b"k8s\0"), "{bytes:?}");
     // The same bytes are a valid request body.
     let proto = [("content-type", "application/vnd.kubernetes.protobuf")];
-    let back = admin
-        .raw(Method::PUT, &format!("{CMS}/a"), &proto, bytes)
-        .await
-        .expect(200);
+    let back = admin.raw(Method::PUT, &format!("{CMS}/a"), &proto, bytes).await.expect(200);
     assert_eq!(back["data"], json!({"a": "1"}));
     let list = [("accept", "application/vnd.kubernetes.protobuf")];
     for path in [CMS.to_owned(), format!("{CMS}?watch=1&timeoutSeconds=1")] {
         let response = admin.send(Method::GET, &path, &list, "").await;
         assert_eq!(response.status(), 200, "{path}");
-        let bytes = http_body_util::BodyExt::collect(response.into_body())
-            .await
-            .unwrap()
-            .to_bytes();
+        let bytes = http_body_util::BodyExt::collect(response.into_body()).await.unwrap().to_bytes();
         assert!(String::from_utf8_lossy(&bytes).contains("k8s\0"), "{path}");
     }
 }
@@ -159,39 +93,25 @@ async fn watches_start_resume_and_end() {
     let list = admin.get(CMS).await.expect(200);
     let version = list["metadata"]["resourceVersion"].as_str().unwrap();
     admin.post(CMS, &configmap("b")).await.expect(201);
-    admin
-        .merge(&format!("{CMS}/a"), &json!({"data": {"x": "y"}}))
-        .await
-        .expect(200);
-    admin
-        .delete(&format!("{CMS}/b"), &json!({}))
-        .await
-        .expect(200);
-    let mut resumed = admin
-        .watch(&format!(
-            "{CMS}?watch=true&resourceVersion={version}&timeoutSeconds=1"
-        ))
-        .await;
+    admin.merge(&format!("{CMS}/a"), &json!({"data": {"x": "y"}})).await.expect(200);
+    admin.delete(&format!("{CMS}/b"), &json!({})).await.expect(200);
+    let mut resumed = admin.watch(&format!("{CMS}?watch=true&resourceVersion={version}&timeoutSeconds=1")).await;
     for expected in ["ADDED b", "MODIFIED a", "DELETED b", "END"] {
         assert_eq!(resumed.brief().await, expected);
     }
-    let mut fresh = admin.watch(&format!("{CMS}?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true")).await;
+    let mut fresh = admin
+        .watch(&format!(
+            "{CMS}?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+        ))
+        .await;
     assert_eq!(fresh.brief().await, "ADDED a");
     let bookmark = fresh.next().await.unwrap();
     assert_eq!(bookmark["type"], "BOOKMARK");
-    assert_eq!(
-        bookmark["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"],
-        "true"
-    );
-    let mut old = admin
-        .watch(&format!("{CMS}?watch=1&resourceVersion=1"))
-        .await;
+    assert_eq!(bookmark["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
+    let mut old = admin.watch(&format!("{CMS}?watch=1&resourceVersion=1")).await;
     let first = old.next().await.unwrap();
     // Revision 1 is still in the ring here; what matters is that nothing in between is lost.
-    assert!(
-        matches!(first["type"].as_str(), Some("ADDED" | "ERROR")),
-        "{first:#}"
-    );
+    assert!(matches!(first["type"].as_str(), Some("ADDED" | "ERROR")), "{first:#}");
     server.api.shutdown().await;
     assert_eq!(fresh.brief().await, "END");
 }
@@ -200,25 +120,14 @@ async fn watches_start_resume_and_end() {
 async fn a_watch_with_a_selector_sees_objects_come_and_go() {
     let server = Server::start().await;
     let admin = server.admin();
-    let mut watch = admin
-        .watch(&format!("{CMS}?watch=1&labelSelector=color%3Dred"))
-        .await;
+    let mut watch = admin.watch(&format!("{CMS}?watch=1&labelSelector=color%3Dred")).await;
     let label = |color: &str| json!({"metadata": {"labels": {"color": color}}});
     admin.post(CMS, &labelled("a", "blue")).await.expect(201);
     for color in ["red", "blue", "red"] {
-        admin
-            .merge(&format!("{CMS}/a"), &label(color))
-            .await
-            .expect(200);
+        admin.merge(&format!("{CMS}/a"), &label(color)).await.expect(200);
     }
-    admin
-        .merge(&format!("{CMS}/a"), &json!({"data": {"k": "v"}}))
-        .await
-        .expect(200);
-    admin
-        .delete(&format!("{CMS}/a"), &json!({}))
-        .await
-        .expect(200);
+    admin.merge(&format!("{CMS}/a"), &json!({"data": {"k": "v"}})).await.expect(200);
+    admin.delete(&format!("{CMS}/a"), &json!({})).await.expect(200);
     for expected in ["ADDED a", "DELETED a", "ADDED a", "MODIFIED a", "DELETED a"] {
         assert_eq!(watch.brief().await, expected);
     }

@@ -19,14 +19,11 @@ pub struct Kubectl {
 }
 
 fn params(name: &str, groups: &[&str]) -> CertificateParams {
-    let mut params =
-        CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()]).unwrap();
+    let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()]).unwrap();
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, name);
     for group in groups {
-        params
-            .distinguished_name
-            .push(DnType::OrganizationName, *group);
+        params.distinguished_name.push(DnType::OrganizationName, *group);
     }
     params
 }
@@ -47,11 +44,7 @@ impl Kubectl {
         let (client_cert, client_key) = sign("admin", &["system:masters"]);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let tls = TlsConfig {
-            cert_chain_pem,
-            key_pem,
-            client_ca_pem: ca_pem.clone(),
-        };
+        let tls = TlsConfig { cert_chain_pem, key_pem, client_ca_pem: ca_pem.clone() };
         let (stop, stopped) = oneshot::channel();
         let api = server.api.clone();
         let serving = tokio::spawn(async move {
@@ -61,11 +54,7 @@ impl Kubectl {
             .await
         });
         let dir = server.dir.path();
-        for (file, content) in [
-            ("ca.crt", &ca_pem),
-            ("client.crt", &client_cert),
-            ("client.key", &client_key),
-        ] {
+        for (file, content) in [("ca.crt", &ca_pem), ("client.crt", &client_cert), ("client.key", &client_key)] {
             std::fs::write(dir.join(file), content).unwrap();
         }
         let config = dir.join("kubeconfig");
@@ -74,12 +63,7 @@ impl Kubectl {
             dir.display()
         );
         std::fs::write(&config, text).unwrap();
-        Self {
-            server,
-            config,
-            stop: Some(stop),
-            serving,
-        }
+        Self { server, config, stop: Some(stop), serving }
     }
 
     /// Runs kubectl and returns its exit status and both outputs together.
@@ -99,11 +83,7 @@ impl Kubectl {
         pipe.write_all(stdin.as_bytes()).await.unwrap();
         drop(pipe);
         let output = child.wait_with_output().await.unwrap();
-        let text = format!(
-            "{}{}",
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        );
+        let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         (output.status.success(), text)
     }
 
@@ -130,9 +110,7 @@ fn split(args: &str) -> Vec<String> {
     for c in args.chars() {
         match c {
             '\'' => quoted = !quoted,
-            ' ' if !quoted => {
-                words.extend(Some(std::mem::take(&mut word)).filter(|w| !w.is_empty()))
-            }
+            ' ' if !quoted => words.extend(Some(std::mem::take(&mut word)).filter(|w| !w.is_empty())),
             c => word.push(c),
         }
     }

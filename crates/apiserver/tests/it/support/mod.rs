@@ -24,12 +24,7 @@ impl Server {
 
     pub async fn start_with(config: Config) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let api = ApiServer::start(Config {
-            data_dir: dir.path().to_owned(),
-            ..config
-        })
-        .await
-        .unwrap();
+        let api = ApiServer::start(Config { data_dir: dir.path().to_owned(), ..config }).await.unwrap();
         Self { api, dir }
     }
 
@@ -38,9 +33,7 @@ impl Server {
     }
 
     pub fn user(&self, name: &str, groups: &[&str]) -> Client {
-        Client {
-            service: self.api.client_service(User::new(name, groups)),
-        }
+        Client { service: self.api.client_service(User::new(name, groups)) }
     }
 }
 
@@ -77,34 +70,18 @@ impl Client {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        self.service
-            .clone()
-            .oneshot(request.body(Full::new(body.into())).unwrap())
-            .await
-            .unwrap()
+        self.service.clone().oneshot(request.body(Full::new(body.into())).unwrap()).await.unwrap()
     }
 
-    pub async fn raw(
-        &self,
-        method: Method,
-        path: &str,
-        headers: &[(&str, &str)],
-        body: impl Into<Bytes>,
-    ) -> Answer {
+    pub async fn raw(&self, method: Method, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Answer {
         let response = self.send(method, path, headers, body).await;
         let status = response.status();
-        let warnings = response
-            .headers()
-            .get_all("warning")
-            .iter()
-            .map(|w| w.to_str().unwrap().to_owned())
-            .collect();
+        let warnings = response.headers().get_all("warning").iter().map(|w| w.to_str().unwrap().to_owned()).collect();
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
         Answer {
             status,
             warnings,
-            body: serde_json::from_slice(&bytes)
-                .unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into()),
+            body: serde_json::from_slice(&bytes).unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into()),
         }
     }
 
@@ -113,33 +90,15 @@ impl Client {
     }
 
     pub async fn post(&self, path: &str, body: &Value) -> Answer {
-        self.raw(
-            Method::POST,
-            path,
-            &[("content-type", "application/json")],
-            body.to_string(),
-        )
-        .await
+        self.raw(Method::POST, path, &[("content-type", "application/json")], body.to_string()).await
     }
 
     pub async fn put(&self, path: &str, body: &Value) -> Answer {
-        self.raw(
-            Method::PUT,
-            path,
-            &[("content-type", "application/json")],
-            body.to_string(),
-        )
-        .await
+        self.raw(Method::PUT, path, &[("content-type", "application/json")], body.to_string()).await
     }
 
     pub async fn patch(&self, path: &str, kind: &str, body: &Value) -> Answer {
-        self.raw(
-            Method::PATCH,
-            path,
-            &[("content-type", kind)],
-            body.to_string(),
-        )
-        .await
+        self.raw(Method::PATCH, path, &[("content-type", kind)], body.to_string()).await
     }
 
     pub async fn merge(&self, path: &str, body: &Value) -> Answer {
@@ -147,23 +106,14 @@ impl Client {
     }
 
     pub async fn delete(&self, path: &str, options: &Value) -> Answer {
-        self.raw(
-            Method::DELETE,
-            path,
-            &[("content-type", "application/json")],
-            options.to_string(),
-        )
-        .await
+        self.raw(Method::DELETE, path, &[("content-type", "application/json")], options.to_string()).await
     }
 
     /// Events of a watch, as they come.
     pub async fn watch(&self, path: &str) -> Watch {
         let response = self.send(Method::GET, path, &[], "").await;
         assert_eq!(response.status(), 200, "{path}");
-        Watch {
-            body: response.into_body(),
-            buffer: Vec::new(),
-        }
+        Watch { body: response.into_body(), buffer: Vec::new() }
     }
 
     /// Asks until the answer has this status.
@@ -171,12 +121,7 @@ impl Client {
         let mut last = self.get(path).await;
         let deadline = Instant::now() + Duration::from_secs(10);
         while last.status.as_u16() != status {
-            assert!(
-                Instant::now() < deadline,
-                "{path} stayed {}: {:#}",
-                last.status,
-                last.body
-            );
+            assert!(Instant::now() < deadline, "{path} stayed {}: {:#}", last.status, last.body);
             tokio::time::sleep(Duration::from_millis(5)).await;
             last = self.get(path).await;
         }
@@ -197,11 +142,9 @@ impl Watch {
                 let line: Vec<u8> = self.buffer.drain(..=end).collect();
                 return Some(serde_json::from_slice(&line).unwrap());
             }
-            let frame = tokio::time::timeout(Duration::from_secs(10), self.body.frame())
-                .await
-                .expect("an event in time")?;
-            self.buffer
-                .extend_from_slice(&frame.unwrap().into_data().unwrap());
+            let frame =
+                tokio::time::timeout(Duration::from_secs(10), self.body.frame()).await.expect("an event in time")?;
+            self.buffer.extend_from_slice(&frame.unwrap().into_data().unwrap());
         }
     }
 
@@ -210,9 +153,7 @@ impl Watch {
         match self.next().await {
             None => "END".to_owned(),
             Some(event) => {
-                let name = event["object"]["metadata"]["name"]
-                    .as_str()
-                    .unwrap_or_default();
+                let name = event["object"]["metadata"]["name"].as_str().unwrap_or_default();
                 format!("{} {name}", event["type"].as_str().unwrap_or_default())
             }
         }
