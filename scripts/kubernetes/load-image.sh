@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Loads image archives (OCI or Docker layout) into the test cluster; pods name them with imagePullPolicy Never or IfNotPresent.
+#
+#   scripts/kubernetes/load-image.sh ARCHIVE...
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$here/lib.sh"
+
+need_root
+[ $# -gt 0 ] || { sed -n 's/^# *\(scripts.*\)/usage: \1/p' "$0" >&2; exit 2; }
+running node1/containerd || fail "the cluster is not up; run scripts/kubernetes/up.sh"
+for number in $(node_numbers); do
+    use_node "$number"
+    for archive in "$@"; do
+        ctr images import "$archive" || fail "containerd of $node does not take $archive"
+    done
+done
