@@ -8,5 +8,6 @@ mod gc;
 mod kube_client;
 mod kubectl;
 mod lists;
+mod streams;
 mod support;
 mod verbs;

@@ -13,6 +13,7 @@ use super::Server;
 
 pub struct Kubectl {
     pub server: Server,
+    pub address: std::net::SocketAddr,
     config: PathBuf,
     stop: Option<oneshot::Sender<()>>,
     serving: JoinHandle<std::io::Result<()>>,
@@ -63,7 +64,7 @@ impl Kubectl {
             dir.display()
         );
         std::fs::write(&config, text).unwrap();
-        Self { server, config, stop: Some(stop), serving }
+        Self { server, address, config, stop: Some(stop), serving }
     }
 
     /// Runs kubectl and returns its exit status and both outputs together.
