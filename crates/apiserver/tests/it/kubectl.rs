@@ -6,6 +6,8 @@ use crate::support::kubectl::Kubectl;
 const CONFIGMAP: &str =
     "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: applied, namespace: t}\ndata: {a: '1', edited: 'no'}\n";
 
+const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: t}\nspec: {containers: [{name: c, image: 'i:1', ports: [{containerPort: 80}]}], volumes: [{name: v, emptyDir: {}}]}\n";
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kubectl_works_with_built_in_kinds() {
     let k = Kubectl::start(Server::start().await).await;
@@ -64,6 +66,18 @@ async fn kubectl_works_with_built_in_kinds() {
         ),
         ("diff -f -", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: ssa, namespace: t}\ndata: {a: '1'}\n", ""),
         ("get --raw /readyz", "", "ok"),
+        ("create -f -", POD, "pod/p created"),
+        ("get pods -n t -o wide", "", "0/1"),
+        ("describe pod p -n t", "", "Status:           Pending"),
+        (
+            "replace -f -",
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: applied, namespace: t}\ndata: {r: '1'}\n",
+            "configmap/applied replaced",
+        ),
+        ("events -n t", "", "No events found"),
+        ("cluster-info", "", "Kubernetes control plane"),
+        ("get nodes,pv,sc", "", "No resources found"),
+        ("delete pod p -n t", "", "pod \"p\" deleted"),
         ("get pods -n t", "", "No resources found"),
         ("delete configmap made -n t", "", "configmap \"made\" deleted"),
         ("delete namespace t", "", "namespace \"t\" deleted"),
