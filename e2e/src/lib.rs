@@ -1,1 +1,20 @@
-//! Real-guest test framework.
+//! Tests with real hosts and real guests.
+//!
+//! A test file is a [`suite`]: one host, a list of cases that run one after the other on it, and a check at the end
+//! that the host left nothing on the machine. What is asked of a host goes through the programs a user has
+//! (`ferrovirt`, `kubectl`) and through `/proc`; nothing here links the product.
+//!
+//! Nothing sleeps to let things happen: [`wait::until`] polls a condition, has a deadline, and says what it saw last.
+
+pub mod command;
+pub mod console;
+pub mod host;
+pub mod leftovers;
+pub mod manifest;
+pub mod process;
+pub mod suite;
+pub mod wait;
+
+pub use console::Console;
+pub use host::{Host, Options};
+pub use suite::{Case, suite};

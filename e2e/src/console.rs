@@ -1,0 +1,137 @@
+//! A session on a guest's serial console, through `ferrovirt console`.
+
+use std::{
+    io::{Read, Write},
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::mpsc::{self, Receiver, RecvTimeoutError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::wait::{self, Seen};
+
+/// `^]`
+const LEAVE: &[u8] = b"\x1d";
+
+pub struct Console {
+    child: Child,
+    input: ChildStdin,
+    output: Receiver<Vec<u8>>,
+    /// Everything the guest wrote so far.
+    seen: String,
+    /// How much of it `expect` has passed.
+    read: usize,
+}
+
+impl Console {
+    /// Starts a command whose standard streams are a guest's console.
+    pub fn start(command: &mut Command) -> Result<Self> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut child = command.spawn().context("cannot start the console")?;
+        let input = child.stdin.take().context("the console has no input")?;
+        let mut stream = child.stdout.take().context("the console has no output")?;
+        let (sender, output) = mpsc::channel();
+        thread::spawn(move || {
+            let mut buffer = vec![0; 4096];
+            while let Ok(length @ 1..) = stream.read(&mut buffer) {
+                if sender.send(buffer.get(..length).unwrap_or_default().to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self { child, input, output, seen: String::new(), read: 0 })
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        self.input.write_all(bytes).and_then(|()| self.input.flush()).context("the console takes no more input")
+    }
+
+    pub fn line(&mut self, text: &str) -> Result<()> {
+        self.send(format!("{text}\n").as_bytes())
+    }
+
+    /// Waits until the guest writes this, after what was expected before, and returns what came in between.
+    pub fn expect(&mut self, text: &str, deadline: Duration) -> Result<String> {
+        let end = Instant::now() + deadline;
+        loop {
+            if let Some(between) = self.find(text) {
+                return Ok(between);
+            }
+            match self.output.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(bytes) => self.seen.push_str(&String::from_utf8_lossy(&bytes)),
+                Err(RecvTimeoutError::Timeout) => {
+                    bail!("waited {} s for {text:?} on the console, which wrote:\n{}", deadline.as_secs(), self.seen)
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    bail!("the console ended while waiting for {text:?}; it wrote:\n{}", self.seen)
+                }
+            }
+        }
+    }
+
+    /// Logs in as the demo guest's user. A prompt that was written before we looked is asked for anew.
+    pub fn login(&mut self, name: &str) -> Result<()> {
+        let prompt = format!("{name} login: ");
+        wait::until("a login prompt", wait::BOOT, || {
+            self.line("")?;
+            Ok(match self.expect(&prompt, Duration::from_secs(2)) {
+                Ok(_) => Seen::Yes(()),
+                Err(error) if self.ended()? => return Err(error),
+                Err(error) => Seen::Not(error.to_string()),
+            })
+        })?;
+        self.settle(&prompt);
+        self.line("demo")?;
+        self.expect("Password: ", wait::SOON)?;
+        self.line("ferrovirt")?;
+        self.expect("$ ", wait::SOON)?;
+        Ok(())
+    }
+
+    /// Runs a command in the guest's shell and returns what it wrote.
+    pub fn shell(&mut self, command: &str) -> Result<String> {
+        // The marks are written in a way that the echo of the line does not look like them.
+        self.line(&format!("echo BEG''IN; {command}; echo EN''D"))?;
+        self.expect("BEGIN\r\n", wait::SOON)?;
+        Ok(self.expect("END\r\n", wait::SOON)?.replace('\r', "").trim().to_owned())
+    }
+
+    /// Leaves as a user does, and returns once the program has ended.
+    pub fn leave(mut self) -> Result<()> {
+        self.send(LEAVE)?;
+        wait::until("the console to end after ^]", wait::SOON, || match self.child.try_wait()? {
+            Some(status) if status.success() => Ok(Seen::Yes(())),
+            Some(status) => bail!("the console ended with {status}"),
+            None => Ok(Seen::Not("it runs".into())),
+        })
+    }
+
+    fn find(&mut self, text: &str) -> Option<String> {
+        let rest = self.seen.get(self.read..)?;
+        let position = rest.find(text)?;
+        let between = rest.get(..position)?.to_owned();
+        self.read += position + text.len();
+        Some(between)
+    }
+
+    /// Each empty line sent to `login` gives one more prompt; the last one is ours.
+    fn settle(&mut self, prompt: &str) {
+        while let Ok(bytes) = self.output.recv_timeout(Duration::from_millis(500)) {
+            self.seen.push_str(&String::from_utf8_lossy(&bytes));
+        }
+        while self.find(prompt).is_some() {}
+    }
+
+    fn ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+}
+
+impl Drop for Console {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,336 @@
+//! A host of our own: `ferrovirt up` with a data directory in `/tmp`, stopped and checked when dropped.
+
+use std::{
+    env, fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{
+    command::{self, Outcome},
+    console::Console,
+    leftovers, process,
+    process::Process,
+    wait::{self, Seen},
+};
+
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Further arguments of `ferrovirt up`.
+    pub arguments: Vec<String>,
+    /// Do without the demo guest's image.
+    pub no_image: bool,
+}
+
+pub struct Host {
+    directory: TempDir,
+    options: Options,
+    instance: String,
+    programs: PathBuf,
+    /// Set once `down` was called and checked; dropping does nothing more then.
+    down: bool,
+}
+
+impl Host {
+    /// Starts a host and gives it the demo guest's image.
+    pub fn start() -> Result<Self> {
+        Self::start_with(Options::default())
+    }
+
+    pub fn start_with(options: Options) -> Result<Self> {
+        require_root()?;
+        let programs = programs()?;
+        // Short: pods keep sockets below it, and their addresses have little room.
+        let directory = tempfile::Builder::new().prefix("fv-").tempdir_in("/tmp")?;
+        let mut host = Self { directory, options, instance: String::new(), programs, down: false };
+        host.up()?;
+        host.instance = host.find_instance()?;
+        if !host.options.no_image {
+            host.ferrovirt(&["image", "import", &guest_archive()?.to_string_lossy()])?;
+        }
+        Ok(host)
+    }
+
+    /// `ferrovirt up --detach`, the first time or after [`Host::kill_up`].
+    pub fn up(&self) -> Result<String> {
+        let data_dir = self.data_dir();
+        let data_dir = data_dir.to_string_lossy();
+        // Named on the command line, although the environment says the same, so that the process can be told from others.
+        let mut arguments = vec!["up", "--detach", "--listen", "127.0.0.1:0", "--data-dir", &*data_dir];
+        arguments.extend(self.options.arguments.iter().map(String::as_str));
+        self.ferrovirt(&arguments)
+    }
+
+    /// `ferrovirt down`, and a look at what it left behind.
+    pub fn down(&mut self) -> Result<()> {
+        self.ferrovirt(&["down"])?;
+        let (data_dir, instance) = (self.data_dir(), self.instance.clone());
+        // The process that answered `down` is the last one to go.
+        wait::until("the host to leave nothing behind", wait::SOON, || {
+            let left = leftovers::of_host(&data_dir, &instance)?;
+            Ok(if left.is_empty() { Seen::Yes(()) } else { Seen::Not(left.join("\n")) })
+        })?;
+        self.down = true;
+        Ok(())
+    }
+
+    /// The process that is the API, the controllers and the node agent.
+    pub fn up_process(&self) -> Result<Process> {
+        let directory = self.data_dir();
+        let found = process::all().into_iter().find(|process| {
+            process.program() == "ferrovirt"
+                && process.arguments.iter().any(|word| word == "up")
+                && process.arguments.iter().any(|word| Path::new(word) == directory)
+        });
+        found.with_context(|| format!("no `ferrovirt up` runs with {}", directory.display()))
+    }
+
+    /// `kill -9` of the host; its machines go on.
+    pub fn kill_up(&self) -> Result<()> {
+        let process = self.up_process()?;
+        process.kill()?;
+        wait::until("the killed host to be gone", wait::SOON, || {
+            Ok(if process.alive() { Seen::Not(format!("pid {} runs", process.pid)) } else { Seen::Yes(()) })
+        })
+    }
+
+    pub fn data_dir(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
+    /// Where tests put files of their own.
+    pub fn work_dir(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.data_dir().join("kubeconfig")
+    }
+
+    /// The hash that names this host's bridge, tables and cgroups.
+    pub fn instance(&self) -> &str {
+        &self.instance
+    }
+
+    /// Address of the API, from the kubeconfig.
+    pub fn address(&self) -> Result<SocketAddr> {
+        let config: Value = serde_json::from_str(&fs::read_to_string(self.kubeconfig())?)?;
+        let server = config["clusters"][0]["cluster"]["server"].as_str().context("the kubeconfig names no server")?;
+        Ok(server.trim_start_matches("https://").parse()?)
+    }
+
+    /// A program with this host as its default.
+    pub fn command(&self, program: &str) -> Command {
+        let ours = self.programs.join(program);
+        let mut command = Command::new(if ours.exists() { ours } else { program.into() });
+        command
+            .env("FERROVIRT_DATA_DIR", self.data_dir())
+            .env("KUBECONFIG", self.kubeconfig())
+            .env("KUBECACHEDIR", self.directory.path().join("kubectl-cache"))
+            .env_remove("FERROVIRT_LISTEN");
+        command
+    }
+
+    /// `ferrovirt …`, which must succeed.
+    pub fn ferrovirt(&self, arguments: &[&str]) -> Result<String> {
+        self.try_ferrovirt(arguments, "")?.success()
+    }
+
+    pub fn try_ferrovirt(&self, arguments: &[&str], input: &str) -> Result<Outcome> {
+        command::run(self.command("ferrovirt").args(arguments), input)
+    }
+
+    /// `kubectl …`, which must succeed.
+    pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        self.try_kubectl(arguments, "")?.success()
+    }
+
+    pub fn try_kubectl(&self, arguments: &[&str], input: &str) -> Result<Outcome> {
+        command::run(self.command("kubectl").args(arguments), input)
+    }
+
+    /// Applies a manifest with `ferrovirt apply`.
+    pub fn apply(&self, manifest: &Value) -> Result<String> {
+        self.try_ferrovirt(&["apply", "-f", "-"], &manifest.to_string())?.success()
+    }
+
+    /// An object of the namespace `default`, asked of the API with `kubectl`. `None` if there is none of that name.
+    pub fn object(&self, kind: &str, name: &str) -> Result<Option<Value>> {
+        let text = self.kubectl(&["get", kind, name, "--ignore-not-found", "-o", "json"])?;
+        if text.trim().is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(serde_json::from_str(&text).with_context(|| format!("{kind}/{name} is not JSON: {text}"))?))
+    }
+
+    pub fn get(&self, kind: &str, name: &str) -> Result<Value> {
+        self.object(kind, name)?.with_context(|| format!("there is no {kind}/{name}"))
+    }
+
+    /// Waits until `holds` is true of an object, and returns it.
+    pub fn wait_for(&self, kind: &str, name: &str, what: &str, holds: impl Fn(&Value) -> bool) -> Result<Value> {
+        wait::until(&format!("{kind}/{name} {what}"), wait::BOOT, || {
+            Ok(match self.object(kind, name)? {
+                Some(object) if holds(&object) => Seen::Yes(object),
+                Some(object) => Seen::Not(format!("{:#}", object["status"])),
+                None => Seen::Not("no such object".into()),
+            })
+        })
+    }
+
+    /// Waits until a VM shows this `printableStatus`.
+    pub fn wait_status(&self, name: &str, status: &str) -> Result<Value> {
+        self.wait_for("vm", name, &format!("to be {status}"), |vm| vm["status"]["printableStatus"] == status)
+    }
+
+    /// Waits until a VM runs and is ready, and returns its VMI.
+    pub fn wait_running(&self, name: &str) -> Result<Value> {
+        self.wait_for("vm", name, "to be Running and ready", |vm| {
+            vm["status"]["printableStatus"] == "Running" && vm["status"]["ready"] == true
+        })?;
+        self.get("vmi", name)
+    }
+
+    pub fn wait_gone(&self, kind: &str, name: &str) -> Result<()> {
+        wait::until(&format!("{kind}/{name} to be gone"), wait::BOOT, || {
+            Ok(match self.object(kind, name)? {
+                None => Seen::Yes(()),
+                Some(object) => Seen::Not(object.to_string()),
+            })
+        })
+    }
+
+    /// The launcher's pod of a VMI.
+    pub fn pod_of(&self, vmi: &Value) -> Result<Value> {
+        let uid = vmi["metadata"]["uid"].as_str().context("the VMI has no uid")?;
+        let pods: Value = serde_json::from_str(&self.kubectl(&["get", "pods", "-o", "json"])?)?;
+        let owned = |pod: &&Value| pod["metadata"]["ownerReferences"][0]["uid"] == uid;
+        let pods = pods["items"].as_array().context("no list of pods")?;
+        pods.iter().find(owned).cloned().with_context(|| format!("no pod of VMI {uid} among {}", pods.len()))
+    }
+
+    pub fn console(&self, name: &str) -> Result<Console> {
+        Console::start(self.command("ferrovirt").args(["console", name]))
+    }
+
+    /// The same on a terminal of its own, as a user has it.
+    pub fn console_on_terminal(&self, name: &str) -> Result<Console> {
+        let program = self.programs.join("ferrovirt");
+        let line = format!("{} console {name}", program.display());
+        Console::start(self.command("script").args(["--quiet", "--return", "--command", &line, "/dev/null"]))
+    }
+
+    pub fn processes(&self) -> Vec<Process> {
+        process::of_host(&self.data_dir(), &self.instance)
+    }
+
+    /// The QEMU of a VM in the namespace `default`.
+    pub fn qemu(&self, name: &str) -> Result<Process> {
+        process::qemu(&self.processes(), "default", name).cloned().with_context(|| format!("no QEMU runs for {name}"))
+    }
+
+    /// The launcher that a QEMU belongs to.
+    pub fn launcher_of(&self, qemu: &Process) -> Result<Process> {
+        let mut process = qemu.clone();
+        while process.program() != "ferrovirt-launcher" {
+            process = Process::read(process.parent).context("QEMU has no launcher among its parents")?;
+        }
+        Ok(process)
+    }
+
+    /// The run directory is named by the socket that the host listens on.
+    fn find_instance(&self) -> Result<String> {
+        let pid = self.up_process()?.pid;
+        let sockets: Vec<String> = fs::read_dir(format!("/proc/{pid}/fd"))?
+            .flatten()
+            .filter_map(|entry| fs::read_link(entry.path()).ok())
+            .filter_map(|target| Some(target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
+            .collect();
+        let table = fs::read_to_string("/proc/net/unix")?;
+        let path = table.lines().find_map(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let (inode, path) = (*fields.get(6)?, *fields.get(7)?);
+            (sockets.iter().any(|socket| socket == inode) && path.ends_with("/control.sock")).then(|| path.to_owned())
+        });
+        let path = path.context("the host listens on no control socket")?;
+        let name = Path::new(&path).parent().and_then(Path::file_name).and_then(|name| name.to_str());
+        Ok(name.with_context(|| format!("{path} is in no directory"))?.to_owned())
+    }
+
+    /// Ends everything by force, for tests that failed half way.
+    fn clear(&self) {
+        for process in self.processes() {
+            let _ = process.kill();
+        }
+        let _ = self.try_ferrovirt(&["down"], "");
+    }
+
+    pub fn show_logs(&self) {
+        let mut logs = vec![self.data_dir().join("ferrovirt.log")];
+        let pods = fs::read_dir(self.data_dir().join("pods")).into_iter().flatten().flatten();
+        logs.extend(pods.map(|pod| pod.path().join("logs/compute.log")));
+        for log in logs {
+            let text = fs::read_to_string(&log).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            let tail = lines.get(lines.len().saturating_sub(60)..).unwrap_or_default();
+            eprintln!("--- end of {}\n{}", log.display(), tail.join("\n"));
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if self.down {
+            return;
+        }
+        if std::thread::panicking() {
+            self.show_logs();
+        }
+        if let Err(error) = self.down() {
+            eprintln!("the host did not go down well: {error:#}");
+            self.show_logs();
+            self.clear();
+            // Loud, but never on top of another failure: that would hide it.
+            assert!(std::thread::panicking(), "a host left something behind");
+        }
+    }
+}
+
+/// Where the programs under test are: `FERROVIRT_BIN_DIR`, or beside this test's own file.
+pub fn programs() -> Result<PathBuf> {
+    if let Some(directory) = env::var_os("FERROVIRT_BIN_DIR") {
+        return Ok(directory.into());
+    }
+    let own = env::current_exe()?;
+    let directory = own.ancestors().skip(1).find(|directory| directory.join("ferrovirt").is_file());
+    let directory =
+        directory.context("build ferrovirt, ferrovirt-shim and ferrovirt-launcher first, or set FERROVIRT_BIN_DIR")?;
+    Ok(directory.to_path_buf())
+}
+
+/// The archive with the demo guest's image, made by the repository's script if it is not there.
+pub fn guest_archive() -> Result<PathBuf> {
+    let directory = match env::var_os("FERROVIRT_GUEST_DIR") {
+        Some(directory) => PathBuf::from(directory),
+        None => Path::new(&env::var_os("HOME").context("neither FERROVIRT_GUEST_DIR nor HOME is set")?)
+            .join(".cache/ferrovirt/guest"),
+    };
+    let archive = directory.join("demo-guest.tar");
+    if !archive.exists() {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/guest-image.sh");
+        command::run(Command::new(script).arg(&directory), "")?.success()?;
+    }
+    Ok(archive)
+}
+
+fn require_root() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("tests with real guests need root: they make namespaces, taps and cgroups");
+    }
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! The first VM: from a manifest to a login, and away again without a trace.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, ensure};
+use ferrovirt_e2e::{Case, Host, Options, leftovers, manifest, process::Process, suite, wait};
+use serde_json::Value;
+
+const CASES: &[Case] = &[
+    ("boots_from_a_manifest", boots_from_a_manifest),
+    ("console_reaches_a_login", console_reaches_a_login),
+    ("says_how_it_came_alive", says_how_it_came_alive),
+    ("runs_apart_and_without_root", runs_apart_and_without_root),
+    ("delete_removes_every_trace", delete_removes_every_trace),
+];
+
+fn main() -> ExitCode {
+    suite(Options::default(), CASES)
+}
+
+fn boots_from_a_manifest(host: &Host) -> Result<()> {
+    let manifest = manifest::vm("demo", "Always").to_string();
+    let said = host.try_ferrovirt(&["apply", "--wait", "-f", "-"], &manifest)?.success()?;
+    ensure!(said.contains("virtualmachine/demo created"), "apply said: {said}");
+    for table in [host.ferrovirt(&["get", "vms"])?, host.kubectl(&["get", "vms"])?] {
+        let row =
+            table.lines().find(|line| line.starts_with("demo ")).with_context(|| format!("no demo in {table}"))?;
+        let cells: Vec<&str> = row.split_whitespace().collect();
+        ensure!(cells.get(2..) == Some(&["Running", "True"]), "unexpected row: {row}");
+    }
+    Ok(())
+}
+
+fn console_reaches_a_login(host: &Host) -> Result<()> {
+    let mut console = host.console_on_terminal("demo")?;
+    console.login("demo")?;
+    ensure!(console.shell("hostname")? == "demo", "cloud-init did not set the host name");
+    let made = console.shell("cat /etc/made-by-runcmd")?;
+    ensure!(made == "made by runcmd on demo", "runcmd wrote {made:?}");
+    ensure!(console.shell("id -un")? == "demo", "logged in as somebody else");
+    console.leave()?;
+    // The console is free again, and the shell on it is the same one.
+    let mut console = host.console("demo")?;
+    console.line("")?;
+    console.expect("$ ", wait::SOON)?;
+    console.line("exit")?;
+    console.expect("demo login: ", wait::SOON)?;
+    console.leave()
+}
+
+fn says_how_it_came_alive(host: &Host) -> Result<()> {
+    let (vm, vmi) = (host.get("vm", "demo")?, host.get("vmi", "demo")?);
+    ensure!(vm["status"]["created"] == true && vm["status"]["ready"] == true, "status of the VM: {}", vm["status"]);
+    ensure!(condition(&vmi, "Ready")["status"] == "True", "status of the VMI: {:#}", vmi["status"]);
+    if !hardware_virtualization() {
+        let emulation = condition(&vmi, "SoftwareEmulation");
+        ensure!(
+            emulation["status"] == "True" && emulation["message"].is_string(),
+            "nothing says that it is emulated: {emulation}"
+        );
+    }
+    let times = vmi["status"]["phaseTransitionTimestamps"].as_array().context("no phase timestamps")?;
+    let phases: Vec<&str> = times.iter().filter_map(|time| time["phase"].as_str()).collect();
+    ensure!(phases == ["Pending", "Scheduling", "Scheduled", "Running"], "phases: {phases:?}");
+    ensure!(
+        times.iter().all(|time| time["phaseTransitionTimestamp"].is_string()),
+        "a phase without its time: {times:?}"
+    );
+    let events: Value = serde_json::from_str(&host.kubectl(&["get", "events", "-o", "json"])?)?;
+    let events = events["items"].as_array().context("no list of events")?;
+    for (kind, reason) in [
+        ("VirtualMachine", "SuccessfulCreate"),
+        ("VirtualMachineInstance", "SuccessfulCreate"),
+        ("VirtualMachineInstance", "Created"),
+        ("VirtualMachineInstance", "Started"),
+        ("Pod", "Scheduled"),
+        ("Pod", "Started"),
+    ] {
+        let found = events.iter().any(|event| event["involvedObject"]["kind"] == kind && event["reason"] == reason);
+        let there: Vec<String> =
+            events.iter().map(|e| format!("{} {}", e["involvedObject"]["kind"], e["reason"])).collect();
+        ensure!(found, "no event {reason} of a {kind}, only {there:?}");
+    }
+    Ok(())
+}
+
+fn runs_apart_and_without_root(host: &Host) -> Result<()> {
+    let up = host.up_process()?;
+    let qemu = host.qemu("demo")?;
+    let launcher = host.launcher_of(&qemu)?;
+    let pod = host.pod_of(&host.get("vmi", "demo")?)?;
+    let uid = pod["metadata"]["uid"].as_str().context("the pod has no uid")?;
+    for process in host.processes().iter().filter(|process| process.pid != up.pid) {
+        let shim = process.program().starts_with("ferrovirt-shim");
+        ensure!((process.uid == 0) == shim, "{} runs as uid {}", process.arguments.join(" "), process.uid);
+    }
+    ensure!(launcher.pids()?.last() == Some(&1), "the launcher's pids are {:?}", launcher.pids()?);
+    let own = Process::read(std::process::id().cast_signed()).context("this process is not in /proc")?;
+    for kind in ["pid", "mnt", "net"] {
+        ensure!(launcher.namespace(kind)? != own.namespace(kind)?, "the launcher has no {kind} namespace of its own");
+        ensure!(
+            launcher.namespace(kind)? == qemu.namespace(kind)?,
+            "QEMU is in another {kind} namespace than its launcher"
+        );
+    }
+    for process in [&launcher, &qemu] {
+        let groups = process.cgroups();
+        ensure!(
+            groups.lines().any(|group| group.contains(uid)),
+            "{} is in no cgroup of its pod: {groups}",
+            process.program()
+        );
+    }
+    ensure!(!up.cgroups().contains(uid), "the host is in the pod's cgroup");
+    Ok(())
+}
+
+fn delete_removes_every_trace(host: &Host) -> Result<()> {
+    let (vmi, qemu) = (host.get("vmi", "demo")?, host.qemu("demo")?);
+    let launcher = host.launcher_of(&qemu)?;
+    let pod = host.pod_of(&vmi)?;
+    let uid = pod["metadata"]["uid"].as_str().context("the pod has no uid")?;
+    ensure!(
+        !leftovers::of_pod(&host.data_dir(), host.instance(), uid)?.is_empty(),
+        "this case does not know what a pod leaves"
+    );
+    host.ferrovirt(&["delete", "vm", "demo"])?;
+    ensure!(host.object("vm", "demo")?.is_none(), "the VM is still there after `delete` has waited for it");
+    ensure!(!qemu.alive() && !launcher.alive(), "processes outlived the VM");
+    host.wait_gone("vmi", "demo")?;
+    host.wait_gone("pod", pod["metadata"]["name"].as_str().unwrap_or_default())?;
+    wait::until("the pod to leave nothing", wait::SOON, || {
+        let left = leftovers::of_pod(&host.data_dir(), host.instance(), uid)?;
+        Ok(if left.is_empty() { wait::Seen::Yes(()) } else { wait::Seen::Not(left.join("\n")) })
+    })
+}
+
+fn condition(object: &Value, kind: &str) -> Value {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions.and_then(|all| all.iter().find(|one| one["type"] == kind)).cloned().unwrap_or_default()
+}
+
+/// As the node agent judges it on x86: the device alone does not count.
+fn hardware_virtualization() -> bool {
+    let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    std::path::Path::new("/dev/kvm").exists() && flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm")
+}
