@@ -26,7 +26,7 @@ pub async fn run(arguments: HostArgs) -> Result<()> {
     }
     let mut done = false;
     control::down(&paths.control_socket(), |line| match line {
-        "done" => done = true,
+        control::DONE => done = true,
         line => eprintln!("{line}"),
     })
     .await?;

@@ -39,11 +39,13 @@ use crate::{
     launcher::{Launcher, LauncherError},
     network::{self, Attached},
     pods::{self, PodEnd},
-    status::{self, End},
+    status::{self, End, START_FAILED},
 };
 
-const RETRY_FIRST: Duration = Duration::from_millis(5);
-const RETRY_MAX: Duration = Duration::from_millis(500);
+/// Between two looks for a launcher that is about to come up, and how many of these there are.
+const RETRY_SOON: Duration = Duration::from_millis(20);
+const SOON: u32 = 100;
+const RETRY_LATER: Duration = Duration::from_millis(500);
 const DEFAULT_GRACE_SECONDS: i64 = 30;
 
 type Object = watch::Receiver<Arc<VirtualMachineInstance>>;
@@ -56,7 +58,7 @@ pub(crate) fn is_settled(vmi: &VirtualMachineInstance) -> bool {
 /// Cares for an instance until it is settled or its object vanishes.
 pub(crate) async fn care(context: Arc<Context>, mut object: Object, mut draining: watch::Receiver<bool>) {
     let name = object.borrow().name_any();
-    let mut retry = RETRY_FIRST;
+    let mut attempt = 0u32;
     loop {
         let vmi = object.borrow_and_update().clone();
         if is_settled(&vmi) {
@@ -73,9 +75,13 @@ pub(crate) async fn care(context: Arc<Context>, mut object: Object, mut draining
             }
             continue;
         }
-        let outcome = match seek(&context, &vmi).await {
+        // The kubelet's word costs a request, so it is not asked while a launcher is about to come up.
+        let ask = attempt >= SOON || attempt.is_multiple_of(25) || vmi.metadata.deletion_timestamp.is_some();
+        let outcome = match seek(&context, &vmi, ask).await {
             Found::Launcher(launcher) => attached(&context, &launcher, &mut object, &mut draining).await,
             Found::Over(end) => Ok(Some(end)),
+            // What did not come up before the host goes down ends with its pod.
+            Found::Nothing if *draining.borrow() => return,
             Found::Nothing => Ok(None),
         };
         let outcome = match outcome {
@@ -96,10 +102,10 @@ pub(crate) async fn care(context: Arc<Context>, mut object: Object, mut draining
             Err(error) => tracing::warn!(vmi = name, error = %chain(&error), "cannot care for the instance; trying again"),
         }
         tokio::select! {
-            () = tokio::time::sleep(retry) => {}
+            () = tokio::time::sleep(if attempt < SOON { RETRY_SOON } else { RETRY_LATER }) => {}
             changed = object.changed() => if changed.is_err() { return },
         }
-        retry = (retry * 2).min(RETRY_MAX);
+        attempt = attempt.saturating_add(1);
     }
 }
 
@@ -141,13 +147,17 @@ enum Found {
     Nothing,
 }
 
-async fn seek(context: &Context, vmi: &VirtualMachineInstance) -> Found {
+async fn seek(context: &Context, vmi: &VirtualMachineInstance, ask: bool) -> Found {
     let mut unknown = 0;
     let mut end = None;
     for pod in pods::here(context, vmi) {
         let gone = !pods::directory(context, &pod).exists();
         if !gone && let Ok(launcher) = Launcher::connect(&pods::sockets(context, &pod)).await {
             return Found::Launcher(launcher);
+        }
+        if !gone && !ask {
+            unknown += 1;
+            continue;
         }
         match pods::end(context, vmi, &pod).await {
             Ok(PodEnd::Succeeded) => end = Some((true, "the guest powered off")),
@@ -218,6 +228,7 @@ async fn attached(
             let grace_seconds = u64::try_from(grace).unwrap_or(0);
             launcher.request(Request::Shutdown { grace_seconds }).await?;
             asked_to_stop = true;
+            context.events.shutting_down(&vmi).await;
         }
         tokio::select! {
             () = launcher.gone() => {
@@ -233,7 +244,7 @@ async fn attached(
             }
             changed = machine.changed() => if changed.is_err() {
                 // The connection broke. If the process lives, the next round connects again.
-                return Ok(tokio::time::timeout(RETRY_MAX, launcher.gone()).await.ok().map(|()| lost(&machine.borrow(), deleting || drained)));
+                return Ok(tokio::time::timeout(RETRY_LATER, launcher.gone()).await.ok().map(|()| lost(&machine.borrow(), deleting || drained)));
             },
             changed = object.changed() => if changed.is_err() { return Ok(None) },
             _ = draining.changed() => {}
@@ -254,7 +265,7 @@ fn lost(state: &MachineState, wanted: bool) -> End {
 
 fn refused(errors: &[FieldError]) -> End {
     let causes: Vec<String> = errors.iter().map(|e| format!("{}: {}", e.field, e.message)).collect();
-    End { succeeded: false, reason: "StartFailed", message: causes.join("; ") }
+    End { succeeded: false, reason: START_FAILED, message: causes.join("; ") }
 }
 
 /// What was made for the machine, for its status.
@@ -308,6 +319,9 @@ async fn prepare(context: &Context, launcher: &Launcher, vmi: &VirtualMachineIns
         _ => None,
     };
     launcher.sync(spec.clone()).await?;
+    if vmi.status.phase != phase::RUNNING {
+        context.events.created(vmi).await;
+    }
     Ok(Ready { spec, networks, emulation })
 }
 
@@ -327,7 +341,11 @@ async fn mirror(
         status::describe(&mut status, &ready.spec, &ready.networks);
         status
     })
-    .await
+    .await?;
+    if vmi.status.phase != phase::RUNNING {
+        context.events.started(vmi).await;
+    }
+    Ok(())
 }
 
 /// Records how the instance ended.
@@ -341,7 +359,7 @@ async fn finish(context: &Context, vmi: &VirtualMachineInstance, end: &End, drai
         if !is_final(vmi) {
             let now = Time(Timestamp::now());
             status::ended(&mut status, &end, &now);
-            if end.reason == "StartFailed" {
+            if end.reason == START_FAILED {
                 conditions::set_vmi(
                     &mut status.conditions,
                     &now,
@@ -354,7 +372,13 @@ async fn finish(context: &Context, vmi: &VirtualMachineInstance, end: &End, drai
         }
         status
     })
-    .await
+    .await?;
+    match end.reason {
+        _ if is_final(vmi) => {}
+        START_FAILED => context.events.failed(vmi, &end.message).await,
+        _ => context.events.stopped(vmi, end.succeeded, &end.message).await,
+    }
+    Ok(())
 }
 
 /// Changes the instance's status by what `change` makes of its newest version.

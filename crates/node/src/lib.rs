@@ -5,6 +5,7 @@
 //! saw the launcher's process tree end. It does not know which mode it runs in: the kubelet's directory layout is the same.
 
 mod disks;
+mod events;
 mod host;
 mod instance;
 mod launcher;
@@ -53,6 +54,7 @@ pub(crate) struct Context {
     pub config: Config,
     pub host: Host,
     pub kubevirts: reflector::Store<KubeVirt>,
+    pub events: events::Events,
 }
 
 impl Context {
@@ -68,7 +70,8 @@ pub fn agent(client: Client, config: Config) -> Agent {
     let (kubevirts, writer) = reflector::store();
     let stream = watcher(Api::<KubeVirt>::all(client.clone()), watcher::Config::default());
     tokio::spawn(reflector(writer, stream.default_backoff()).for_each(|_| async {}));
-    Agent::new(Arc::new(Context { client, config, host: Host::detect(), kubevirts }))
+    let events = events::Events::new(client.clone(), &config.node_name);
+    Agent::new(Arc::new(Context { client, config, host: Host::detect(), kubevirts, events }))
 }
 
 impl Agent {

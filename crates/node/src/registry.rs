@@ -8,6 +8,7 @@ use std::{
 use ferrovirt_api::v1::VirtualMachineInstance;
 use kube::ResourceExt;
 use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
 
 use crate::{Context, instance, streams};
 
@@ -18,6 +19,7 @@ pub struct Agent(Arc<Inner>);
 struct Inner {
     context: Arc<Context>,
     instances: Mutex<HashMap<String, Instance>>,
+    tasks: TaskTracker,
     draining: watch::Sender<bool>,
 }
 
@@ -29,7 +31,7 @@ struct Instance {
 impl Agent {
     pub(crate) fn new(context: Arc<Context>) -> Self {
         let draining = watch::Sender::new(false);
-        Self(Arc::new(Inner { context, instances: Mutex::default(), draining }))
+        Self(Arc::new(Inner { context, instances: Mutex::default(), tasks: TaskTracker::new(), draining }))
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
@@ -57,7 +59,7 @@ impl Agent {
         let (object, receiver) = watch::channel(Arc::new(vmi));
         let context = self.0.context.clone();
         let draining = self.0.draining.subscribe();
-        let task = tokio::spawn(instance::care(context, receiver, draining));
+        let task = self.0.tasks.spawn(instance::care(context, receiver, draining));
         instances.insert(uid, Instance { object, task });
     }
 
@@ -72,13 +74,8 @@ impl Agent {
     /// Their instances end as failed, with a reason that says so: what should run starts again with the node.
     pub async fn drain(&self) {
         self.0.draining.send_replace(true);
-        let tasks: Vec<_> = match self.0.instances.lock() {
-            Ok(mut instances) => instances.drain().map(|(_, instance)| instance).collect(),
-            Err(_) => return,
-        };
-        for instance in tasks {
-            let _ = instance.task.await;
-        }
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
     }
 
     /// Opens a stream into a guest of this node.

@@ -14,6 +14,9 @@ use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Ti
 
 use crate::network::{Attached, POD_INTERFACE};
 
+/// Reason of an instance that never ran.
+pub(crate) const START_FAILED: &str = "StartFailed";
+
 /// How an instance ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct End {
@@ -37,7 +40,7 @@ impl End {
                 Self { succeeded: false, reason: "Destroyed", message: message("the guest was ended from outside") }
             }
             Some(StopReason::StartFailed) => {
-                Self { succeeded: false, reason: "StartFailed", message: message("the guest could not be started") }
+                Self { succeeded: false, reason: START_FAILED, message: message("the guest could not be started") }
             }
             Some(StopReason::Crashed) | None => {
                 Self { succeeded: false, reason: "Crashed", message: message("the guest crashed") }

@@ -22,6 +22,9 @@ pub struct Status {
     pub virtualization: String,
 }
 
+/// The last line of a `down`.
+pub const DONE: &str = "done";
+
 /// Somebody wants the host to go down, and to hear how it goes.
 pub type DownRequest = mpsc::Sender<String>;
 
@@ -60,6 +63,10 @@ async fn serve(stream: UnixStream, status: &(dyn Fn() -> Status + Send + Sync), 
             downs.send(progress).await?;
             while let Some(line) = lines.recv().await {
                 stream.write_all(format!("{line}\n").as_bytes()).await?;
+                // The host waits for this answer to be out before it ends.
+                if line == DONE {
+                    break;
+                }
             }
         }
         other => stream.write_all(format!("unknown command {other:?}\n").as_bytes()).await?,

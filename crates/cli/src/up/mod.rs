@@ -141,7 +141,6 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     .context("cannot start the API")?;
 
     let (stop, stopped) = watch::channel(false);
-    let (stop_vms, vms_stopped) = watch::channel(false);
     let client = |name: &str| -> Client {
         let user = User {
             name: format!("system:ferrovirt:{name}"),
@@ -172,7 +171,7 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     pki::write_private(&paths.kubeconfig(), kubeconfig::render(&server_url, pki.ca_certificate(), "admin", &admin).as_bytes())?;
 
     let settings = ferrovirt_controller::Settings { launcher_image: programs.launcher_image.clone() };
-    let vm_controller = tokio::spawn(ferrovirt_controller::run(client("virt-controller"), settings.clone(), Part::VirtualMachines, wait(vms_stopped)));
+    let vm_controller = tokio::spawn(ferrovirt_controller::run(client("virt-controller"), settings.clone(), Part::VirtualMachines, wait(stopped.clone())));
     tokio::spawn(ferrovirt_controller::run(client("virt-controller"), settings, Part::Instances, wait(stopped.clone())));
     let node_config = programs::node_config(&paths, &programs, &node_name)?;
     let node_lite = tokio::spawn(ferrovirt_node_lite::run(client("node-lite"), node_config.clone(), wait(stopped.clone())));
@@ -205,13 +204,11 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         let say = |text: String| async move { drop(progress.send(text).await) };
         say("stopping VMs".into()).await;
         // First nothing new is started, then everything is stopped.
-        stop_vms.send_replace(true);
-        let _ = vm_controller.await;
+        vm_controller.abort();
         agent.drain().await;
         say("VMs are stopped".into()).await;
     }
     stop.send_replace(true);
-    stop_vms.send_replace(true);
     let _ = tokio::time::timeout(Duration::from_secs(5), async {
         let _ = agent_task.await;
         let _ = node_lite.await;
@@ -222,7 +219,7 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     if let Some(progress) = down {
         ferrovirt_node_lite::teardown(&node_config).await?;
         let _ = fs::remove_dir_all(&paths.run_dir);
-        let _ = progress.send("done".into()).await;
+        let _ = progress.send(control::DONE.into()).await;
         // Let the answer reach the client before the process, and with it the socket, is gone.
         progress.closed().await;
     } else {

@@ -1,0 +1,54 @@
+//! What the agent tells people about an instance, in upstream's words. Losing one harms nothing.
+
+use ferrovirt_api::v1::{VirtualMachineInstance, values::sync_event};
+use kube::{
+    Client, Resource,
+    runtime::events::{Event, EventType, Recorder, Reporter},
+};
+
+#[derive(Clone)]
+pub(crate) struct Events(Recorder);
+
+impl Events {
+    pub(crate) fn new(client: Client, node: &str) -> Self {
+        Self(Recorder::new(client, Reporter { controller: "virt-handler".into(), instance: Some(node.into()) }))
+    }
+
+    pub(crate) async fn created(&self, vmi: &VirtualMachineInstance) {
+        self.publish(vmi, EventType::Normal, sync_event::CREATED, "VirtualMachineInstance defined.").await;
+    }
+
+    pub(crate) async fn started(&self, vmi: &VirtualMachineInstance) {
+        self.publish(vmi, EventType::Normal, sync_event::STARTED, "VirtualMachineInstance started.").await;
+    }
+
+    pub(crate) async fn shutting_down(&self, vmi: &VirtualMachineInstance) {
+        let message = "Signaled Graceful Shutdown";
+        self.publish(vmi, EventType::Normal, sync_event::SHUTTING_DOWN, message).await;
+    }
+
+    pub(crate) async fn stopped(&self, vmi: &VirtualMachineInstance, succeeded: bool, why: &str) {
+        let (kind, message) = match succeeded {
+            true => (EventType::Normal, "The VirtualMachineInstance was shut down.".to_owned()),
+            false => (EventType::Warning, format!("The VirtualMachineInstance crashed: {why}.")),
+        };
+        self.publish(vmi, kind, sync_event::STOPPED, &message).await;
+    }
+
+    pub(crate) async fn failed(&self, vmi: &VirtualMachineInstance, why: &str) {
+        self.publish(vmi, EventType::Warning, sync_event::SYNC_FAILED, why).await;
+    }
+
+    async fn publish(&self, vmi: &VirtualMachineInstance, type_: EventType, reason: &str, message: &str) {
+        let event = Event {
+            type_,
+            reason: reason.into(),
+            note: Some(message.into()),
+            action: reason.into(),
+            secondary: None,
+        };
+        if let Err(error) = self.0.publish(&event, &vmi.object_ref(&())).await {
+            tracing::debug!(%error, reason, "event not recorded");
+        }
+    }
+}
