@@ -6,6 +6,7 @@ pub mod control;
 mod objects;
 pub mod paths;
 pub mod pki;
+mod probe;
 mod programs;
 mod services;
 
@@ -118,7 +119,6 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     let _lock = lock(&paths).await?;
     let pki = Pki::open(&paths.data_dir)?;
     let programs = programs::install(&paths)?;
-    programs::probe_in_background(&paths, &programs);
 
     let node_name = match &arguments.node_name {
         Some(name) => name.clone(),
@@ -179,6 +179,9 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         let (agent, stopped) = (agent.clone(), stopped.clone());
         tokio::spawn(async move { agent.run(wait(stopped)).await })
     };
+
+    let kvm = agent.host().kvm_usable();
+    tokio::spawn(probe::run(client("up"), paths.clone(), programs.launcher_image.clone(), kvm));
 
     let ready = Arc::new(AtomicBool::new(false));
     let (down_sender, mut downs) = mpsc::channel(1);

@@ -99,6 +99,3 @@ impl Images for Store {
         }
     }
 }
-
-/// Has libvirt look at QEMU once, so that no VM start pays for it.
-pub fn probe_in_background(_paths: &Paths, _programs: &Programs) {}
