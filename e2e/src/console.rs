@@ -1,7 +1,10 @@
 //! A session on a guest's serial console, through `ferrovirt console`.
 
 use std::{
+    fs::File,
     io::{Read, Write},
+    os::{fd::AsRawFd, unix::net::UnixStream},
+    path::Path,
     process::{Child, ChildStdin, Command, Stdio},
     sync::mpsc::{self, Receiver, RecvTimeoutError},
     thread,
@@ -9,6 +12,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 use crate::wait::{self, Seen};
 
@@ -108,6 +112,11 @@ impl Console {
         })
     }
 
+    /// Everything the guest wrote while we listened.
+    pub fn seen(&self) -> &str {
+        &self.seen
+    }
+
     fn find(&mut self, text: &str) -> Option<String> {
         let rest = self.seen.get(self.read..)?;
         let position = rest.find(text)?;
@@ -134,4 +143,15 @@ impl Drop for Console {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The guest's serial port itself, for when there is no host to ask for its console.
+pub fn serial_socket(data_dir: &Path, pod: &Value, vmi: &Value) -> Result<UnixStream> {
+    let uid = |object: &Value| Some(object["metadata"]["uid"].as_str()?.to_owned());
+    let (pod, vmi) = (uid(pod).context("the pod has no uid")?, uid(vmi).context("the VMI has no uid")?);
+    let directory = data_dir.join("pods").join(pod).join("volumes/kubernetes.io~empty-dir/private").join(vmi);
+    let opened = File::open(&directory).with_context(|| format!("cannot open {}", directory.display()))?;
+    // The whole path is too long for a socket address.
+    let short = format!("/proc/self/fd/{}/virt-serial0", opened.as_raw_fd());
+    UnixStream::connect(short).with_context(|| format!("cannot connect to virt-serial0 in {}", directory.display()))
 }

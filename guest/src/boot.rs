@@ -29,14 +29,11 @@ pub const INSTANCE: &str = "/var/lib/cloud/instance-id";
 const PROMPT_WAITS: Duration = Duration::from_secs(3);
 
 pub fn run() -> Result<()> {
-    for (kind, target, data) in [
-        ("tmpfs", "/run", c"mode=0755"),
-        ("tmpfs", "/tmp", c"mode=1777"),
-        ("devpts", "/dev/pts", c"mode=0620,gid=5"),
-    ] {
+    for (kind, target, data) in
+        [("tmpfs", "/run", c"mode=0755"), ("tmpfs", "/tmp", c"mode=1777"), ("devpts", "/dev/pts", c"mode=0620,gid=5")]
+    {
         fs::create_dir_all(target)?;
-        mount(kind, target, kind, MountFlags::NOSUID, data)
-            .with_context(|| format!("cannot mount {target}"))?;
+        mount(kind, target, kind, MountFlags::NOSUID, data).with_context(|| format!("cannot mount {target}"))?;
     }
     for module in ["button", "evdev"] {
         report(modules::load(module));
@@ -59,10 +56,7 @@ pub fn run() -> Result<()> {
     }
 
     // A role of its own, so that it can outlive this step.
-    let mut last = Command::new("/sbin/guest-init")
-        .arg("final")
-        .spawn()
-        .context("cannot start the final step")?;
+    let mut last = Command::new("/sbin/guest-init").arg("final").spawn().context("cannot start the final step")?;
     let deadline = Instant::now() + PROMPT_WAITS;
     while last.try_wait()?.is_none() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(10));
@@ -83,9 +77,7 @@ fn find_data() -> Result<Option<Data>> {
     };
     match kind {
         FileSystem::Iso9660 => modules::load("isofs")?,
-        FileSystem::Vfat => ["vfat", "nls_cp437", "nls_ascii"]
-            .into_iter()
-            .try_for_each(modules::load)?,
+        FileSystem::Vfat => ["vfat", "nls_cp437", "nls_ascii"].into_iter().try_for_each(modules::load)?,
         FileSystem::Ext => {}
     }
     let mnt = Path::new("/run/cloud-init/mnt");
@@ -98,12 +90,7 @@ fn find_data() -> Result<Option<Data>> {
     // Passwords may be in there.
     fs::set_permissions("/run/cloud-init", fs::Permissions::from_mode(0o700))?;
     let data = cloud::read(Path::new(DATA))?;
-    say(format_args!(
-        "cloud-init data: {} on {}, instance {}",
-        data.source,
-        device.display(),
-        data.instance_id
-    ));
+    say(format_args!("cloud-init data: {} on {}, instance {}", data.source, device.display(), data.instance_id));
     Ok(Some(data))
 }
 
@@ -112,9 +99,7 @@ fn apply(data: Option<&Data>) -> Result<String> {
     let config = match data.map(|d| &d.user_data) {
         Some(UserData::Config(config)) => Some(config.as_ref()),
         Some(UserData::Unknown(line)) => {
-            say(format_args!(
-                "user-data of a kind this guest does not know is ignored: {line}"
-            ));
+            say(format_args!("user-data of a kind this guest does not know is ignored: {line}"));
             None
         }
         _ => None,
@@ -139,18 +124,12 @@ fn apply(data: Option<&Data>) -> Result<String> {
 
 fn apply_once(config: &Config) {
     for key in &config.ignored {
-        say(format_args!(
-            "cloud-config: {key} is ignored by this small guest"
-        ));
+        say(format_args!("cloud-config: {key} is ignored by this small guest"));
     }
     let accounts = || -> Result<()> {
         let mut accounts = Accounts::load("/")?;
         for user in &config.users {
-            report(
-                accounts
-                    .apply(user)
-                    .with_context(|| format!("user {}", user.name)),
-            );
+            report(accounts.apply(user).with_context(|| format!("user {}", user.name)));
         }
         accounts.save()
     };
@@ -161,24 +140,14 @@ fn apply_once(config: &Config) {
 }
 
 fn set_hostname(data: Option<&Data>, config: Option<&Config>) -> Result<String> {
-    let wanted = config
-        .and_then(|c| c.hostname.clone())
-        .or_else(|| data.and_then(|d| d.hostname.clone()));
+    let wanted = config.and_then(|c| c.hostname.clone()).or_else(|| data.and_then(|d| d.hostname.clone()));
     let stored = fs::read_to_string("/etc/hostname").unwrap_or_default();
     let name = wanted.unwrap_or_else(|| stored.trim().to_string());
-    let name = name
-        .split('.')
-        .next()
-        .filter(|n| !n.is_empty())
-        .unwrap_or("localhost")
-        .to_string();
+    let name = name.split('.').next().filter(|n| !n.is_empty()).unwrap_or("localhost").to_string();
     rustix::system::sethostname(name.as_bytes()).context("cannot set the host name")?;
     if stored.trim() != name {
         fs::write("/etc/hostname", format!("{name}\n"))?;
-        fs::write(
-            "/etc/hosts",
-            format!("127.0.0.1\tlocalhost\n127.0.1.1\t{name}\n::1\tlocalhost\n"),
-        )?;
+        fs::write("/etc/hosts", format!("127.0.0.1\tlocalhost\n127.0.1.1\t{name}\n::1\tlocalhost\n"))?;
     }
     Ok(name)
 }
@@ -194,16 +163,9 @@ fn write_file(file: &WriteFile) -> Result<()> {
         fs::create_dir_all(parent)?;
     }
     let mut options = fs::File::options();
-    options
-        .create(true)
-        .write(true)
-        .append(file.append)
-        .truncate(!file.append);
+    options.create(true).write(true).append(file.append).truncate(!file.append);
     options.open(&path)?.write_all(&content)?;
-    fs::set_permissions(
-        &path,
-        fs::Permissions::from_mode(file.permissions.unwrap_or(0o644)),
-    )?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(file.permissions.unwrap_or(0o644)))?;
     if let Some(owner) = &file.owner {
         Command::new("chown").arg(owner).arg(&path).status()?;
     }
@@ -211,21 +173,14 @@ fn write_file(file: &WriteFile) -> Result<()> {
 }
 
 fn base64(text: &str) -> Result<Vec<u8>> {
-    let mut child = Command::new("busybox")
-        .args(["base64", "-d"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
+    let mut child =
+        Command::new("busybox").args(["base64", "-d"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
         let text = text.to_string();
         std::thread::spawn(move || stdin.write_all(text.as_bytes()));
     }
     let out = child.wait_with_output()?;
-    if out.status.success() {
-        Ok(out.stdout)
-    } else {
-        bail!("not base64")
-    }
+    if out.status.success() { Ok(out.stdout) } else { bail!("not base64") }
 }
 
 fn start_ssh(data: Option<&Data>) -> Result<()> {
@@ -236,9 +191,7 @@ fn start_ssh(data: Option<&Data>) -> Result<()> {
     fs::create_dir_all("/etc/dropbear")?;
     let mut command = Command::new("/usr/sbin/dropbear");
     // -R makes the host keys at the first connection: no boot waits for them. -w: no login as root.
-    command
-        .args(["-R", "-w"])
-        .args((!passwords).then_some("-s"));
+    command.args(["-R", "-w"]).args((!passwords).then_some("-s"));
     command
         .stdin(Stdio::null())
         .stdout(Stdio::null())

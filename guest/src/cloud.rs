@@ -64,19 +64,9 @@ pub fn read(dir: &Path) -> Result<Data> {
     let text = |name: &str| std::fs::read_to_string(dir.join(name)).ok();
     let drive = dir.join("openstack/latest");
     let (source, meta, user, network) = if drive.is_dir() {
-        (
-            "ConfigDrive",
-            text("openstack/latest/meta_data.json"),
-            text("openstack/latest/user_data"),
-            None,
-        )
+        ("ConfigDrive", text("openstack/latest/meta_data.json"), text("openstack/latest/user_data"), None)
     } else {
-        (
-            "NoCloud",
-            text("meta-data"),
-            text("user-data"),
-            text("network-config"),
-        )
+        ("NoCloud", text("meta-data"), text("user-data"), text("network-config"))
     };
     let meta = match meta {
         Some(text) => yaml(&text).context("the meta-data is not YAML")?,
@@ -92,8 +82,7 @@ pub fn read(dir: &Path) -> Result<Data> {
     }
     Ok(Data {
         source: source.into(),
-        instance_id: field(&["instance-id", "instance_id", "uuid"])
-            .unwrap_or_else(|| "nocloud".into()),
+        instance_id: field(&["instance-id", "instance_id", "uuid"]).unwrap_or_else(|| "nocloud".into()),
         hostname: field(&["local-hostname", "local_hostname", "hostname"]),
         user_data,
         network: network
@@ -126,23 +115,11 @@ impl Config {
     }
 
     fn user(&mut self, name: &str) -> &mut User {
-        let at = self
-            .users
-            .iter()
-            .position(|u| u.name == name)
-            .unwrap_or_else(|| {
-                let groups = if name == DEFAULT_USER {
-                    vec!["sudo".to_string()]
-                } else {
-                    vec![]
-                };
-                self.users.push(User {
-                    name: name.to_string(),
-                    groups,
-                    ..User::default()
-                });
-                self.users.len() - 1
-            });
+        let at = self.users.iter().position(|u| u.name == name).unwrap_or_else(|| {
+            let groups = if name == DEFAULT_USER { vec!["sudo".to_string()] } else { vec![] };
+            self.users.push(User { name: name.to_string(), groups, ..User::default() });
+            self.users.len() - 1
+        });
         &mut self.users[at]
     }
 }
@@ -150,9 +127,7 @@ impl Config {
 fn config(value: &Value) -> Config {
     let mut c = Config::default();
     // `user:` renames the default user; its settings are those of the top level.
-    let default = scalar(&value["user"])
-        .or_else(|| scalar(&value["user"]["name"]))
-        .unwrap_or(DEFAULT_USER.into());
+    let default = scalar(&value["user"]).or_else(|| scalar(&value["user"]["name"])).unwrap_or(DEFAULT_USER.into());
     for entry in list(&value["users"]) {
         match entry {
             Value::String(name) if name == "default" => {
@@ -177,13 +152,8 @@ fn config(value: &Value) -> Config {
     passwords(&mut c, &value["chpasswd"]);
 
     let short = |name: String| name.split('.').next().unwrap_or_default().to_string();
-    c.hostname = scalar(&value["hostname"])
-        .or_else(|| scalar(&value["fqdn"]))
-        .map(short);
-    c.files = list(&value["write_files"])
-        .iter()
-        .filter_map(write_file)
-        .collect();
+    c.hostname = scalar(&value["hostname"]).or_else(|| scalar(&value["fqdn"])).map(short);
+    c.files = list(&value["write_files"]).iter().filter_map(write_file).collect();
     c.boot_commands = list(&value["bootcmd"]).iter().map(command).collect();
     c.run_commands = list(&value["runcmd"]).iter().map(command).collect();
     c.ssh_passwords = flag(&value["ssh_pwauth"]);
@@ -204,11 +174,7 @@ fn config(value: &Value) -> Config {
         "prefer_fqdn_over_hostname",
     ];
     if let Some(map) = value.as_object() {
-        c.ignored = map
-            .keys()
-            .filter(|k| !KNOWN.contains(&k.as_str()))
-            .cloned()
-            .collect();
+        c.ignored = map.keys().filter(|k| !KNOWN.contains(&k.as_str())).cloned().collect();
     }
     c
 }
@@ -225,17 +191,12 @@ fn user(c: &mut Config, entry: &Value) {
         Value::String(text) => text.split(',').map(|g| g.trim().to_string()).collect(),
         other => strings(other),
     };
-    u.groups
-        .extend(groups.into_iter().filter(|g| !g.is_empty()));
-    if !matches!(&entry["sudo"], Value::Null | Value::Bool(false))
-        && !u.groups.iter().any(|g| g == "sudo")
-    {
+    u.groups.extend(groups.into_iter().filter(|g| !g.is_empty()));
+    if !matches!(&entry["sudo"], Value::Null | Value::Bool(false)) && !u.groups.iter().any(|g| g == "sudo") {
         u.groups.push("sudo".into());
     }
     u.ssh_keys.extend(strings(&entry["ssh_authorized_keys"]));
-    u.password = ["hashed_passwd", "passwd", "plain_text_passwd"]
-        .iter()
-        .find_map(|k| scalar(&entry[*k]));
+    u.password = ["hashed_passwd", "passwd", "plain_text_passwd"].iter().find_map(|k| scalar(&entry[*k]));
     // A password set here is locked unless the entry says otherwise.
     if flag(&entry["lock_passwd"]).unwrap_or(true) {
         u.password = None;
@@ -244,11 +205,7 @@ fn user(c: &mut Config, entry: &Value) {
 
 fn passwords(c: &mut Config, value: &Value) {
     let text = scalar(&value["list"]).unwrap_or_default();
-    let lines: Vec<String> = text
-        .lines()
-        .map(String::from)
-        .chain(strings(&value["list"]))
-        .collect();
+    let lines: Vec<String> = text.lines().map(String::from).chain(strings(&value["list"])).collect();
     for (name, password) in lines.iter().filter_map(|l| l.trim().split_once(':')) {
         c.user(name).password = Some(password.to_string());
     }
@@ -266,9 +223,7 @@ fn write_file(entry: &Value) -> Option<WriteFile> {
         encoding: scalar(&entry["encoding"]).unwrap_or_default(),
         permissions: match &entry["permissions"] {
             Value::Number(n) => n.as_u64().and_then(|n| u32::try_from(n).ok()),
-            other => {
-                scalar(other).and_then(|t| u32::from_str_radix(t.trim_start_matches("0o"), 8).ok())
-            }
+            other => scalar(other).and_then(|t| u32::from_str_radix(t.trim_start_matches("0o"), 8).ok()),
         },
         owner: scalar(&entry["owner"]),
         append: flag(&entry["append"]).unwrap_or(false),
@@ -280,11 +235,7 @@ fn command(value: &Value) -> String {
     match value {
         Value::Array(_) => {
             let quote = |a: String| format!("'{}'", a.replace('\'', r"'\''"));
-            strings(value)
-                .into_iter()
-                .map(quote)
-                .collect::<Vec<_>>()
-                .join(" ")
+            strings(value).into_iter().map(quote).collect::<Vec<_>>().join(" ")
         }
         other => scalar(other).unwrap_or_default(),
     }
@@ -292,16 +243,9 @@ fn command(value: &Value) -> String {
 
 /// `public-keys` of the meta-data: a list, or a map of names to keys (or to objects with keys).
 fn meta_keys(meta: &Value) -> Vec<String> {
-    let value = if meta["public-keys"].is_null() {
-        &meta["public_keys"]
-    } else {
-        &meta["public-keys"]
-    };
+    let value = if meta["public-keys"].is_null() { &meta["public_keys"] } else { &meta["public-keys"] };
     match value {
-        Value::Object(map) => map
-            .values()
-            .filter_map(|v| scalar(v).or_else(|| scalar(&v["openssh-key"])))
-            .collect(),
+        Value::Object(map) => map.values().filter_map(|v| scalar(v).or_else(|| scalar(&v["openssh-key"]))).collect(),
         other => strings(other),
     }
 }
@@ -364,10 +308,7 @@ mod tests {
             ssh_keys: vec!["k1".into()],
             ..User::default()
         };
-        assert_eq!(
-            (c.hostname.as_deref(), c.ssh_passwords, c.users),
-            (Some("demo"), Some(true), vec![demo])
-        );
+        assert_eq!((c.hostname.as_deref(), c.ssh_passwords, c.users), (Some("demo"), Some(true), vec![demo]));
     }
 
     #[test]
@@ -376,11 +317,8 @@ mod tests {
             "users:\n- default\n- name: ann\n  sudo: ALL=(ALL) NOPASSWD:ALL\n  groups: a, b\n  plain_text_passwd: x\n  lock_passwd: false\n- name: bob\n  passwd: $6$h\n\
              chpasswd:\n  list: |\n    demo:one\n    root:two\n  users:\n  - {name: bob, password: three, type: text}\n",
         );
-        let seen: Vec<_> = c
-            .users
-            .iter()
-            .map(|u| (u.name.as_str(), u.password.as_deref(), u.groups.join(",")))
-            .collect();
+        let seen: Vec<_> =
+            c.users.iter().map(|u| (u.name.as_str(), u.password.as_deref(), u.groups.join(","))).collect();
         assert_eq!(
             seen,
             [
@@ -398,15 +336,8 @@ mod tests {
             "write_files:\n- {path: /a, content: x, permissions: '0755', owner: 'demo:demo', append: true}\n- {path: /b, permissions: 0600}\n\
              runcmd:\n- echo \"a b\"\n- [echo, it's, 1]\nbootcmd: [true]\npackages: [nginx]\n",
         );
-        let modes: Vec<_> = c
-            .files
-            .iter()
-            .map(|f| (f.path.as_str(), f.permissions, f.append))
-            .collect();
-        assert_eq!(
-            modes,
-            [("/a", Some(0o755), true), ("/b", Some(0o600), false)]
-        );
+        let modes: Vec<_> = c.files.iter().map(|f| (f.path.as_str(), f.permissions, f.append)).collect();
+        assert_eq!(modes, [("/a", Some(0o755), true), ("/b", Some(0o600), false)]);
         assert_eq!(c.run_commands, ["echo \"a b\"", r"'echo' 'it'\''s' '1'"]);
         assert_eq!(c.boot_commands, ["true"]);
         assert_eq!(c.ignored, ["packages"]);
@@ -415,57 +346,34 @@ mod tests {
     #[test]
     fn other_kinds() {
         assert_eq!(parse_user_data(" \n").unwrap(), UserData::None);
-        assert_eq!(
-            parse_user_data("#!/bin/sh\nx").unwrap(),
-            UserData::Script("#!/bin/sh\nx".into())
-        );
+        assert_eq!(parse_user_data("#!/bin/sh\nx").unwrap(), UserData::Script("#!/bin/sh\nx".into()));
         assert_eq!(
             parse_user_data("Content-Type: multipart/mixed").unwrap(),
             UserData::Unknown("Content-Type: multipart/mixed".into())
         );
         assert!(parse_user_data("#cloud-config\n\ta: [").is_err());
-        assert_eq!(
-            parse_user_data("#cloud-config\n").unwrap(),
-            UserData::Config(Box::default())
-        );
+        assert_eq!(parse_user_data("#cloud-config\n").unwrap(), UserData::Config(Box::default()));
     }
 
     #[test]
     fn both_layouts() {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(
-            dir.path().join("meta-data"),
-            "instance-id: i-1\nlocal-hostname: h\npublic-keys: {'0': k0}\n",
-        )
-        .unwrap();
+        std::fs::write(dir.path().join("meta-data"), "instance-id: i-1\nlocal-hostname: h\npublic-keys: {'0': k0}\n")
+            .unwrap();
         std::fs::write(dir.path().join("user-data"), "#cloud-config\n{}\n").unwrap();
         let data = read(dir.path()).unwrap();
         assert_eq!(
-            (
-                data.source.as_str(),
-                data.instance_id.as_str(),
-                data.hostname.as_deref()
-            ),
+            (data.source.as_str(), data.instance_id.as_str(), data.hostname.as_deref()),
             ("NoCloud", "i-1", Some("h"))
         );
-        let UserData::Config(config) = data.user_data else {
-            panic!()
-        };
+        let UserData::Config(config) = data.user_data else { panic!() };
         assert_eq!(config.users[0].ssh_keys, ["k0"]);
         let drive = dir.path().join("openstack/latest");
         std::fs::create_dir_all(&drive).unwrap();
-        std::fs::write(
-            drive.join("meta_data.json"),
-            r#"{"uuid": "u", "hostname": "c"}"#,
-        )
-        .unwrap();
+        std::fs::write(drive.join("meta_data.json"), r#"{"uuid": "u", "hostname": "c"}"#).unwrap();
         let data = read(dir.path()).unwrap();
         assert_eq!(
-            (
-                data.source.as_str(),
-                data.instance_id.as_str(),
-                data.hostname.as_deref()
-            ),
+            (data.source.as_str(), data.instance_id.as_str(), data.hostname.as_deref()),
             ("ConfigDrive", "u", Some("c"))
         );
     }
@@ -475,15 +383,9 @@ mod tests {
         let vm = yaml(include_str!("../../examples/demo.yaml")).unwrap();
         let volume = &vm["spec"]["template"]["spec"]["volumes"][1];
         let text = volume["cloudInitNoCloud"]["userData"].as_str().unwrap();
-        let UserData::Config(config) = parse_user_data(text).unwrap() else {
-            panic!("{text}")
-        };
+        let UserData::Config(config) = parse_user_data(text).unwrap() else { panic!("{text}") };
         assert_eq!(config.hostname.as_deref(), Some("demo"));
-        let users: Vec<_> = config
-            .users
-            .iter()
-            .map(|u| (u.name.as_str(), u.password.as_deref()))
-            .collect();
+        let users: Vec<_> = config.users.iter().map(|u| (u.name.as_str(), u.password.as_deref())).collect();
         assert_eq!(users, [("demo", Some("ferrovirt"))]);
         assert_eq!(config.ignored, [""; 0]);
     }

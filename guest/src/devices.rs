@@ -23,27 +23,20 @@ impl FileSystem {
 
 /// The first device with one of these labels, compared without case, as cloud-init does.
 pub fn find(labels: &[&str]) -> Option<(PathBuf, FileSystem, String)> {
-    let mut names: Vec<_> = std::fs::read_dir("/sys/class/block")
-        .ok()?
-        .filter_map(|e| Some(e.ok()?.file_name()))
-        .collect();
+    let mut names: Vec<_> =
+        std::fs::read_dir("/sys/class/block").ok()?.filter_map(|e| Some(e.ok()?.file_name())).collect();
     names.sort();
     names.into_iter().find_map(|name| {
         let device = Path::new("/dev").join(name);
         let (kind, label) = label(&File::open(&device).ok()?)?;
-        labels
-            .iter()
-            .any(|l| l.eq_ignore_ascii_case(&label))
-            .then_some((device, kind, label))
+        labels.iter().any(|l| l.eq_ignore_ascii_case(&label)).then_some((device, kind, label))
     })
 }
 
 fn label(device: &File) -> Option<(FileSystem, String)> {
     let text = |bytes: &[u8]| {
         let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
-        String::from_utf8_lossy(&bytes[..end])
-            .trim_end()
-            .to_string()
+        String::from_utf8_lossy(&bytes[..end]).trim_end().to_string()
     };
     let read = |at: u64, size: usize| {
         let mut buffer = vec![0u8; size];
@@ -76,19 +69,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.iso");
         ferrovirt_disks::iso::write_iso(&path, "cidata", &[("meta-data".into(), vec![])]).unwrap();
-        assert_eq!(
-            label(&File::open(&path).unwrap()),
-            Some((FileSystem::Iso9660, "cidata".into()))
-        );
+        assert_eq!(label(&File::open(&path).unwrap()), Some((FileSystem::Iso9660, "cidata".into())));
         std::fs::write(&path, vec![0; 1 << 20]).unwrap();
         assert_eq!(label(&File::open(&path).unwrap()), None);
         let mut fat = vec![0; 4096];
         fat[43..54].copy_from_slice(b"CIDATA     ");
         fat[54..62].copy_from_slice(b"FAT16   ");
         std::fs::write(&path, fat).unwrap();
-        assert_eq!(
-            label(&File::open(&path).unwrap()),
-            Some((FileSystem::Vfat, "CIDATA".into()))
-        );
+        assert_eq!(label(&File::open(&path).unwrap()), Some((FileSystem::Vfat, "CIDATA".into())));
     }
 }

@@ -95,9 +95,10 @@ fn wait_for_network() {
     let deadline = Instant::now() + NETWORK_WAITS;
     let pending = || {
         fs::read_dir("/run/dhcp").is_ok_and(|entries| {
-            entries.flatten().map(|e| e.path()).any(|p| {
-                p.extension().is_some_and(|e| e == "wanted") && !p.with_extension("done").exists()
-            })
+            entries
+                .flatten()
+                .map(|e| e.path())
+                .any(|p| p.extension().is_some_and(|e| e == "wanted") && !p.with_extension("done").exists())
         })
     };
     while pending() && Instant::now() < deadline {

@@ -31,8 +31,7 @@ pub fn run() -> Result<()> {
 fn switch() -> Result<()> {
     for (kind, target) in [("devtmpfs", "/dev"), ("proc", "/proc"), ("sysfs", "/sys")] {
         std::fs::create_dir_all(target)?;
-        mount(kind, target, kind, MountFlags::empty(), None)
-            .with_context(|| format!("cannot mount {target}"))?;
+        mount(kind, target, kind, MountFlags::empty(), None).with_context(|| format!("cannot mount {target}"))?;
     }
     let deadline = Instant::now() + WAIT;
     let (device, kind, _) = loop {
@@ -50,27 +49,18 @@ fn switch() -> Result<()> {
     mount(&device, root, kind.name(), MountFlags::NOATIME, None)
         .with_context(|| format!("cannot mount {}", device.display()))?;
     for name in ["dev", "proc", "sys"] {
-        mount_move(Path::new("/").join(name), root.join(name))
-            .with_context(|| format!("cannot move /{name}"))?;
+        mount_move(Path::new("/").join(name), root.join(name)).with_context(|| format!("cannot move /{name}"))?;
     }
     // The initrd's memory is given back by deleting its files.
     for path in ["/init", "/lib/modules/flat"] {
         let path = Path::new(path);
-        let _ = if path.is_dir() {
-            std::fs::remove_dir_all(path)
-        } else {
-            std::fs::remove_file(path)
-        };
+        let _ = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
     }
     std::env::set_current_dir(root)?;
     mount_move(".", "/").context("cannot make the disk the root")?;
     rustix::process::chroot(".").context("cannot change to the root")?;
     std::env::set_current_dir("/")?;
-    Err(Command::new("/sbin/init")
-        .env_clear()
-        .env("PATH", PATH)
-        .exec())
-    .context("cannot run /sbin/init")
+    Err(Command::new("/sbin/init").env_clear().env("PATH", PATH).exec()).context("cannot run /sbin/init")
 }
 
 pub const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";

@@ -30,11 +30,7 @@ use anyhow::{Result, bail};
 fn main() -> Result<()> {
     let mut args = std::env::args();
     let name = args.next().unwrap_or_default();
-    let role = Path::new(&name)
-        .file_name()
-        .and_then(|n| n.to_str())
-        .unwrap_or_default()
-        .to_string();
+    let role = Path::new(&name).file_name().and_then(|n| n.to_str()).unwrap_or_default().to_string();
     let rest: Vec<String> = args.collect();
     match (role.as_str(), rest.first().map(String::as_str)) {
         ("init", _) if std::process::id() == 1 => initrd::run(),

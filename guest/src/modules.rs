@@ -73,16 +73,9 @@ fn depends(image: &[u8]) -> Vec<String> {
     let Some(at) = image.windows(KEY.len()).position(|w| w == KEY) else {
         return Vec::new();
     };
-    let value: Vec<u8> = image[at + KEY.len()..]
-        .iter()
-        .copied()
-        .take_while(|&b| b != 0)
-        .collect();
+    let value: Vec<u8> = image[at + KEY.len()..].iter().copied().take_while(|&b| b != 0).collect();
     let text = String::from_utf8_lossy(&value).replace('-', "_");
-    text.split(',')
-        .filter(|n| !n.is_empty())
-        .map(String::from)
-        .collect()
+    text.split(',').filter(|n| !n.is_empty()).map(String::from).collect()
 }
 
 #[cfg(test)]
@@ -91,10 +84,7 @@ mod tests {
 
     #[test]
     fn dependencies_are_read_from_the_image() {
-        assert_eq!(
-            depends(b"ELF..license=GPL\0depends=rng-core,virtio\0name=x"),
-            ["rng_core", "virtio"]
-        );
+        assert_eq!(depends(b"ELF..license=GPL\0depends=rng-core,virtio\0name=x"), ["rng_core", "virtio"]);
         assert_eq!(depends(b"ELF..license=GPL\0depends=\0name=x"), [""; 0]);
         assert_eq!(depends(b"ELF"), [""; 0]);
     }

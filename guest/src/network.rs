@@ -33,21 +33,10 @@ pub struct Interface {
 /// Without a configuration, every NIC asks DHCP.
 pub fn plan(config: Option<&Value>, nics: &[Nic]) -> Plan {
     let Some(config) = config else {
-        let dhcp = |n: &Nic| Interface {
-            nic: n.name.clone(),
-            dhcp: true,
-            ..Interface::default()
-        };
-        return Plan {
-            interfaces: nics.iter().map(dhcp).collect(),
-            ..Plan::default()
-        };
+        let dhcp = |n: &Nic| Interface { nic: n.name.clone(), dhcp: true, ..Interface::default() };
+        return Plan { interfaces: nics.iter().map(dhcp).collect(), ..Plan::default() };
     };
-    let config = if config["network"].is_object() {
-        &config["network"]
-    } else {
-        config
-    };
+    let config = if config["network"].is_object() { &config["network"] } else { config };
     let mut plan = Plan::default();
     let mut free: Vec<&Nic> = nics.iter().collect();
     if scalar(&config["version"]).as_deref() == Some("1") {
@@ -63,9 +52,7 @@ fn version2(config: &Value, free: &mut Vec<&Nic>, plan: &mut Plan) {
         return;
     };
     // Entries that name their NIC choose first; the others take what is left, in order.
-    let exact = |name: &str, entry: &Value| {
-        !entry["match"]["macaddress"].is_null() || name.starts_with("eth")
-    };
+    let exact = |name: &str, entry: &Value| !entry["match"]["macaddress"].is_null() || name.starts_with("eth");
     let mut entries: Vec<_> = ethernets.iter().collect();
     entries.sort_by_key(|(name, entry)| !exact(name, entry));
     for (name, entry) in entries {
@@ -73,28 +60,17 @@ fn version2(config: &Value, free: &mut Vec<&Nic>, plan: &mut Plan) {
         let Some(nic) = take(free, name, mac.as_deref()) else {
             continue;
         };
-        let mut interface = Interface {
-            nic,
-            dhcp: flag(&entry["dhcp4"]).unwrap_or(false),
-            ..Interface::default()
-        };
+        let mut interface = Interface { nic, dhcp: flag(&entry["dhcp4"]).unwrap_or(false), ..Interface::default() };
         interface.addresses = strings(&entry["addresses"]);
         interface.mtu = scalar(&entry["mtu"]);
         for key in ["gateway4", "gateway6"] {
-            interface
-                .routes
-                .extend(scalar(&entry[key]).map(|g| ("default".to_string(), g)));
+            interface.routes.extend(scalar(&entry[key]).map(|g| ("default".to_string(), g)));
         }
         for route in entry["routes"].as_array().into_iter().flatten() {
-            let to = scalar(&route["to"])
-                .filter(|t| t != "0.0.0.0/0" && t != "::/0")
-                .unwrap_or("default".into());
-            interface
-                .routes
-                .extend(scalar(&route["via"]).map(|via| (to, via)));
+            let to = scalar(&route["to"]).filter(|t| t != "0.0.0.0/0" && t != "::/0").unwrap_or("default".into());
+            interface.routes.extend(scalar(&route["via"]).map(|via| (to, via)));
         }
-        plan.nameservers
-            .extend(strings(&entry["nameservers"]["addresses"]));
+        plan.nameservers.extend(strings(&entry["nameservers"]["addresses"]));
         plan.search.extend(strings(&entry["nameservers"]["search"]));
         plan.interfaces.push(interface);
     }
@@ -105,34 +81,23 @@ fn version1(config: &Value, free: &mut Vec<&Nic>, plan: &mut Plan) {
     for entry in config["config"].as_array().into_iter().flatten() {
         match scalar(&entry["type"]).as_deref() {
             Some("physical") => {
-                let (name, mac) = (
-                    scalar(&entry["name"]).unwrap_or_default(),
-                    scalar(&entry["mac_address"]),
-                );
+                let (name, mac) = (scalar(&entry["name"]).unwrap_or_default(), scalar(&entry["mac_address"]));
                 let Some(nic) = take(free, &name, mac.as_deref()) else {
                     continue;
                 };
-                let mut interface = Interface {
-                    nic,
-                    mtu: scalar(&entry["mtu"]),
-                    ..Interface::default()
-                };
+                let mut interface = Interface { nic, mtu: scalar(&entry["mtu"]), ..Interface::default() };
                 for subnet in entry["subnets"].as_array().into_iter().flatten() {
                     match scalar(&subnet["type"]).as_deref() {
                         Some("dhcp" | "dhcp4") => interface.dhcp = true,
                         Some("static" | "static6") => {
-                            interface.addresses.extend(
-                                scalar(&subnet["address"])
-                                    .map(|a| with_prefix(&a, &subnet["netmask"])),
-                            );
-                            interface.routes.extend(
-                                scalar(&subnet["gateway"]).map(|g| ("default".to_string(), g)),
-                            );
+                            interface
+                                .addresses
+                                .extend(scalar(&subnet["address"]).map(|a| with_prefix(&a, &subnet["netmask"])));
+                            interface.routes.extend(scalar(&subnet["gateway"]).map(|g| ("default".to_string(), g)));
                         }
                         _ => {}
                     }
-                    plan.nameservers
-                        .extend(one_or_many(&subnet["dns_nameservers"]));
+                    plan.nameservers.extend(one_or_many(&subnet["dns_nameservers"]));
                     plan.search.extend(one_or_many(&subnet["dns_search"]));
                 }
                 plan.interfaces.push(interface);
@@ -182,10 +147,7 @@ pub fn nics() -> Vec<Nic> {
             // Only real devices have this link: not lo, not bridges.
             path.join("device").exists().then_some(())?;
             let mac = std::fs::read_to_string(path.join("address")).ok()?;
-            Some(Nic {
-                name: path.file_name()?.to_str()?.to_string(),
-                mac: mac.trim().to_string(),
-            })
+            Some(Nic { name: path.file_name()?.to_str()?.to_string(), mac: mac.trim().to_string() })
         })
         .collect();
     out.sort_by_key(|n| (n.name.len(), n.name.clone()));
@@ -195,11 +157,7 @@ pub fn nics() -> Vec<Nic> {
 /// Configures everything that is fixed, and starts DHCP clients without waiting for them.
 pub fn apply(plan: &Plan, hostname: &str) -> Result<()> {
     ip(&["link", "set", "lo", "up"])?;
-    let mut resolv: String = plan
-        .nameservers
-        .iter()
-        .map(|n| format!("nameserver {n}\n"))
-        .collect();
+    let mut resolv: String = plan.nameservers.iter().map(|n| format!("nameserver {n}\n")).collect();
     if !plan.search.is_empty() {
         resolv.push_str(&format!("search {}\n", plan.search.join(" ")));
     }
@@ -218,24 +176,9 @@ pub fn apply(plan: &Plan, hostname: &str) -> Result<()> {
         }
         if i.dhcp {
             std::fs::write(format!("/run/dhcp/{}.wanted", i.nic), "")?;
-            let log = std::fs::File::options()
-                .create(true)
-                .append(true)
-                .open("/var/log/udhcpc.log")?;
+            let log = std::fs::File::options().create(true).append(true).open("/var/log/udhcpc.log")?;
             Command::new("/sbin/udhcpc")
-                .args([
-                    "-f",
-                    "-t",
-                    "8",
-                    "-T",
-                    "1",
-                    "-A",
-                    "5",
-                    "-s",
-                    "/etc/udhcpc.script",
-                    "-i",
-                    &i.nic,
-                ])
+                .args(["-f", "-t", "8", "-T", "1", "-A", "5", "-s", "/etc/udhcpc.script", "-i", &i.nic])
                 .args(["-x", &format!("hostname:{hostname}")])
                 .stdin(Stdio::null())
                 .stdout(log.try_clone()?)
@@ -252,16 +195,9 @@ fn family(address: &str) -> &'static str {
 }
 
 fn ip(args: &[&str]) -> Result<()> {
-    let out = Command::new("/sbin/ip")
-        .args(args)
-        .output()
-        .context("cannot run ip")?;
+    let out = Command::new("/sbin/ip").args(args).output().context("cannot run ip")?;
     if !out.status.success() {
-        crate::say(format_args!(
-            "ip {}: {}",
-            args.join(" "),
-            String::from_utf8_lossy(&out.stderr).trim()
-        ));
+        crate::say(format_args!("ip {}: {}", args.join(" "), String::from_utf8_lossy(&out.stderr).trim()));
     }
     Ok(())
 }
@@ -273,10 +209,7 @@ mod tests {
 
     fn two() -> Vec<Nic> {
         [("eth0", "02:00:00:00:00:01"), ("eth1", "02:00:00:00:00:02")]
-            .map(|(name, mac)| Nic {
-                name: name.into(),
-                mac: mac.into(),
-            })
+            .map(|(name, mac)| Nic { name: name.into(), mac: mac.into() })
             .to_vec()
     }
 
@@ -287,20 +220,9 @@ mod tests {
             .interfaces
             .iter()
             .map(|i| {
-                let routes: Vec<String> = i
-                    .routes
-                    .iter()
-                    .map(|(to, via)| format!("{to}>{via}"))
-                    .collect();
+                let routes: Vec<String> = i.routes.iter().map(|(to, via)| format!("{to}>{via}")).collect();
                 let dhcp = if i.dhcp { "dhcp" } else { "static" };
-                format!(
-                    "{} {dhcp} {} {}",
-                    i.nic,
-                    i.addresses.join(","),
-                    routes.join(",")
-                )
-                .trim_end()
-                .to_string()
+                format!("{} {dhcp} {} {}", i.nic, i.addresses.join(","), routes.join(",")).trim_end().to_string()
             })
             .collect();
         if !plan.nameservers.is_empty() {
@@ -312,23 +234,13 @@ mod tests {
     #[test]
     fn plans() {
         check(Value::Null, &["eth0 dhcp", "eth1 dhcp"]);
-        check(
-            json!({"version": 2, "ethernets": {"eth1": {"dhcp4": true}}}),
-            &["eth1 dhcp"],
-        );
-        check(
-            json!({"network": {"version": 2, "ethernets": {"enp1s0": {"dhcp4": true}}}}),
-            &["eth0 dhcp"],
-        );
+        check(json!({"version": 2, "ethernets": {"eth1": {"dhcp4": true}}}), &["eth1 dhcp"]);
+        check(json!({"network": {"version": 2, "ethernets": {"enp1s0": {"dhcp4": true}}}}), &["eth0 dhcp"]);
         check(
             json!({"version": 2, "ethernets": {"a": {"dhcp4": true}, "b": {"match": {"macaddress": "02:00:00:00:00:01"},
                 "addresses": ["10.0.0.2/24", "fd00::2/64"], "gateway4": "10.0.0.1", "routes": [{"to": "10.9.0.0/16", "via": "10.0.0.9"}],
                 "nameservers": {"addresses": ["10.0.0.53"]}}}}),
-            &[
-                "eth0 static 10.0.0.2/24,fd00::2/64 default>10.0.0.1,10.9.0.0/16>10.0.0.9",
-                "eth1 dhcp",
-                "dns 10.0.0.53",
-            ],
+            &["eth0 static 10.0.0.2/24,fd00::2/64 default>10.0.0.1,10.9.0.0/16>10.0.0.9", "eth1 dhcp", "dns 10.0.0.53"],
         );
         check(
             json!({"version": 2, "ethernets": {"x": {"match": {"macaddress": "02:00:00:00:00:99"}, "dhcp4": true}}}),
@@ -339,11 +251,7 @@ mod tests {
                 {"type": "physical", "name": "eth0", "subnets": [{"type": "static", "address": "10.0.0.2", "netmask": "255.255.254.0", "gateway": "10.0.0.1"}]},
                 {"type": "physical", "name": "x", "mac_address": "02:00:00:00:00:02", "subnets": [{"type": "dhcp"}]},
                 {"type": "nameserver", "address": ["1.2.3.4"]}]}),
-            &[
-                "eth0 static 10.0.0.2/23 default>10.0.0.1",
-                "eth1 dhcp",
-                "dns 1.2.3.4",
-            ],
+            &["eth0 static 10.0.0.2/23 default>10.0.0.1", "eth1 dhcp", "dns 1.2.3.4"],
         );
     }
 }

@@ -19,10 +19,7 @@ pub fn run() -> Result<()> {
     let mut watching = 0;
     for entry in std::fs::read_dir("/dev/input")? {
         let path = entry?.path();
-        let is_event = path
-            .file_name()
-            .and_then(|n| n.to_str())
-            .is_some_and(|n| n.starts_with("event"));
+        let is_event = path.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with("event"));
         let Some(mut device) = is_event.then(|| File::open(&path).ok()).flatten() else {
             continue;
         };

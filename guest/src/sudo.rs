@@ -30,12 +30,7 @@ pub fn run(args: &[String]) -> Result<()> {
         }
     };
     let term = std::env::var_os("TERM");
-    command
-        .env_clear()
-        .env("PATH", PATH)
-        .env("HOME", "/root")
-        .env("USER", "root")
-        .env("SUDO_USER", &name);
+    command.env_clear().env("PATH", PATH).env("HOME", "/root").env("USER", "root").env("SUDO_USER", &name);
     if let Some(term) = term {
         command.env("TERM", term);
     }

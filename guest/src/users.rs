@@ -27,49 +27,32 @@ impl Accounts {
         let root = root.as_ref().to_path_buf();
         let read = |name: &str| -> Vec<Vec<String>> {
             let text = fs::read_to_string(root.join("etc").join(name)).unwrap_or_default();
-            text.lines()
-                .map(|l| l.split(':').map(String::from).collect())
-                .collect()
+            text.lines().map(|l| l.split(':').map(String::from).collect()).collect()
         };
         let (passwd, shadow, group) = (read("passwd"), read("shadow"), read("group"));
-        Ok(Accounts {
-            root,
-            passwd,
-            shadow,
-            group,
-        })
+        Ok(Accounts { root, passwd, shadow, group })
     }
 
     pub fn save(&self) -> Result<()> {
-        for (name, lines, mode) in [
-            ("passwd", &self.passwd, 0o644),
-            ("shadow", &self.shadow, 0o600),
-            ("group", &self.group, 0o644),
-        ] {
+        for (name, lines, mode) in
+            [("passwd", &self.passwd, 0o644), ("shadow", &self.shadow, 0o600), ("group", &self.group, 0o644)]
+        {
             let text: String = lines.iter().map(|l| l.join(":") + "\n").collect();
             let path = self.root.join("etc").join(name);
             let new = path.with_extension("new");
             fs::write(&new, text)?;
             fs::set_permissions(&new, fs::Permissions::from_mode(mode))?;
-            fs::rename(&new, &path)
-                .with_context(|| format!("cannot replace {}", path.display()))?;
+            fs::rename(&new, &path).with_context(|| format!("cannot replace {}", path.display()))?;
         }
         Ok(())
     }
 
     pub fn name_of(&self, uid: u32) -> Option<String> {
-        self.passwd
-            .iter()
-            .find(|l| l.get(2) == Some(&uid.to_string()))
-            .map(|l| l[0].clone())
+        self.passwd.iter().find(|l| l.get(2) == Some(&uid.to_string())).map(|l| l[0].clone())
     }
 
     pub fn is_member(&self, user: &str, group: &str) -> bool {
-        let members = self
-            .group
-            .iter()
-            .find(|l| l[0] == group)
-            .and_then(|l| l.get(3));
+        let members = self.group.iter().find(|l| l[0] == group).and_then(|l| l.get(3));
         members.is_some_and(|m| m.split(',').any(|n| n == user))
     }
 
@@ -93,64 +76,28 @@ impl Accounts {
 
     /// A plain password is hashed; one that starts with `$` is a hash already.
     pub fn set_password(&mut self, name: &str, password: &str) -> Result<()> {
-        let hash = if password.starts_with('$') {
-            password.to_string()
-        } else {
-            hash(password)?
-        };
-        let line = self
-            .shadow
-            .iter_mut()
-            .find(|l| l[0] == name)
-            .with_context(|| format!("there is no user {name}"))?;
+        let hash = if password.starts_with('$') { password.to_string() } else { hash(password)? };
+        let line = self.shadow.iter_mut().find(|l| l[0] == name).with_context(|| format!("there is no user {name}"))?;
         line[1] = hash;
         Ok(())
     }
 
     fn ensure(&mut self, user: &User) -> Result<(u32, PathBuf)> {
         if !self.passwd.iter().any(|l| l[0] == user.name) {
-            let taken = |uid: u32| {
-                self.passwd
-                    .iter()
-                    .any(|l| l.get(2) == Some(&uid.to_string()))
-            };
-            let uid = user
-                .uid
-                .or_else(|| (FIRST_UID..60_000).find(|&u| !taken(u)))
-                .context("no uid is free")?;
+            let taken = |uid: u32| self.passwd.iter().any(|l| l.get(2) == Some(&uid.to_string()));
+            let uid = user.uid.or_else(|| (FIRST_UID..60_000).find(|&u| !taken(u))).context("no uid is free")?;
             let home = format!("/home/{}", user.name);
-            let shell = user
-                .shell
-                .clone()
-                .filter(|s| self.inside(s).exists())
-                .unwrap_or("/bin/sh".into());
+            let shell = user.shell.clone().filter(|s| self.inside(s).exists()).unwrap_or("/bin/sh".into());
             let id = uid.to_string();
             self.passwd.push(
-                [
-                    &user.name,
-                    "x",
-                    &id,
-                    &id,
-                    user.gecos.as_deref().unwrap_or(""),
-                    &home,
-                    &shell,
-                ]
-                .map(String::from)
-                .to_vec(),
-            );
-            self.shadow.push(
-                [&user.name, "!", "19000", "0", "99999", "7", "", "", ""]
+                [&user.name, "x", &id, &id, user.gecos.as_deref().unwrap_or(""), &home, &shell]
                     .map(String::from)
                     .to_vec(),
             );
-            self.group
-                .push([&user.name, "x", &id, ""].map(String::from).to_vec());
+            self.shadow.push([&user.name, "!", "19000", "0", "99999", "7", "", "", ""].map(String::from).to_vec());
+            self.group.push([&user.name, "x", &id, ""].map(String::from).to_vec());
         }
-        let line = self
-            .passwd
-            .iter()
-            .find(|l| l[0] == user.name && l.len() >= 6)
-            .context("the account is broken")?;
+        let line = self.passwd.iter().find(|l| l[0] == user.name && l.len() >= 6).context("the account is broken")?;
         let uid: u32 = line[2].parse()?;
         let home = self.inside(&line[5]);
         if !home.exists() {
@@ -165,25 +112,13 @@ impl Accounts {
         if self.is_member(user, group) {
             return;
         }
-        match self
-            .group
-            .iter_mut()
-            .find(|l| l[0] == group && l.len() == 4)
-        {
+        match self.group.iter_mut().find(|l| l[0] == group && l.len() == 4) {
             Some(line) if line[3].is_empty() => line[3] = user.to_string(),
             Some(line) => line[3] = format!("{},{user}", line[3]),
             None => {
-                let taken = |gid: u32| {
-                    self.group
-                        .iter()
-                        .any(|l| l.get(2) == Some(&gid.to_string()))
-                };
+                let taken = |gid: u32| self.group.iter().any(|l| l.get(2) == Some(&gid.to_string()));
                 let gid = (200..FIRST_UID).find(|&g| !taken(g)).unwrap_or(999);
-                self.group.push(
-                    [group, "x", &gid.to_string(), user]
-                        .map(String::from)
-                        .to_vec(),
-                );
+                self.group.push([group, "x", &gid.to_string(), user].map(String::from).to_vec());
             }
         }
     }
@@ -214,11 +149,7 @@ impl Accounts {
 
 fn valid_name(name: &str) -> bool {
     let first = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_');
-    first
-        && name.len() <= 32
-        && name
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.'))
+    first && name.len() <= 32 && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.'))
 }
 
 fn hash(password: &str) -> Result<String> {
@@ -276,15 +207,7 @@ mod tests {
         assert_eq!(keys, "ssh-ed25519 AAAA ann\n");
         let mut accounts = Accounts::load(dir.path()).unwrap();
         for bad in ["", "a:b", "../x", "A b"] {
-            assert!(
-                accounts
-                    .apply(&User {
-                        name: bad.into(),
-                        ..User::default()
-                    })
-                    .is_err(),
-                "{bad}"
-            );
+            assert!(accounts.apply(&User { name: bad.into(), ..User::default() }).is_err(), "{bad}");
         }
     }
 }

@@ -69,33 +69,21 @@ fn a_guest_boots_is_configured_keeps_its_files_and_powers_off() {
     vm.send("wrong\n");
     vm.wait_for("Login incorrect");
     vm.log_in("boxy", "demo", "s3cret");
-    assert_eq!(
-        vm.run("id -un; id -Gn; hostname"),
-        "demo\r\ndemo sudo\r\nboxy"
-    );
-    assert_eq!(
-        vm.run("sudo cat /etc/written; sudo stat -c %a /etc/written"),
-        "by write_files640"
-    );
+    assert_eq!(vm.run("id -un; id -Gn; hostname"), "demo\r\ndemo sudo\r\nboxy");
+    assert_eq!(vm.run("sudo cat /etc/written; sudo stat -c %a /etc/written"), "by write_files640");
     assert_eq!(vm.run("grep -c ssh-ed25519 .ssh/authorized_keys"), "1");
     assert_eq!(vm.run("sudo grep root: /etc/shadow | cut -d: -f2"), "*");
     vm.run("until ip -4 addr show eth0 | grep -q inet; do sleep 0.1; done");
     assert!(vm.run("ip -4 addr show eth0").contains("10.0.2.15/24"));
     assert!(vm.run("ip route").contains("default via 10.0.2.2"));
-    assert_eq!(
-        ssh(dir.path(), vm.ssh_port, "hostname; sudo id -u"),
-        "boxy\n0\n"
-    );
+    assert_eq!(ssh(dir.path(), vm.ssh_port, "hostname; sudo id -u"), "boxy\n0\n");
     vm.run("echo kept > note; sudo sync");
 
     // A reboot keeps files and runs nothing twice.
     vm.send("sudo reboot\n");
     vm.wait_for("user space is up");
     vm.log_in("boxy", "demo", "s3cret");
-    assert_eq!(
-        vm.run("cat note; sudo cat /root/runs /root/boots"),
-        "kept\r\nonce\r\nboot\r\nboot"
-    );
+    assert_eq!(vm.run("cat note; sudo cat /root/runs /root/boots"), "kept\r\nonce\r\nboot\r\nboot");
     vm.send("sudo poweroff\n");
     vm.wait_for_exit();
 
@@ -105,10 +93,7 @@ fn a_guest_boots_is_configured_keeps_its_files_and_powers_off() {
     data.write(&iso, DataSource::NoCloud).unwrap();
     let mut vm = Vm::start(dir.path(), &disk, Some(&iso), Bus::Virtio);
     vm.log_in("boxy", "demo", "s3cret");
-    assert_eq!(
-        vm.run("cat note; sudo cat /root/runs"),
-        "kept\r\nonce\r\nonce"
-    );
+    assert_eq!(vm.run("cat note; sudo cat /root/runs"), "kept\r\nonce\r\nonce");
     vm.monitor("system_powerdown");
     vm.wait_for("power button pressed, powering off");
     vm.wait_for_exit();
@@ -147,30 +132,19 @@ fn the_archive_is_a_container_disk() {
     let disk = image();
     let dir = tempfile::tempdir().unwrap();
     let store = ImageStore::open(dir.path()).unwrap();
-    store
-        .import(&disk.with_file_name("demo-guest.tar"), None)
-        .unwrap();
+    store.import(&disk.with_file_name("demo-guest.tar"), None).unwrap();
     let image = store.resolve("ferrovirt/demo-guest").unwrap();
     let found = find_disk(&image.rootfs, None).unwrap();
-    assert_eq!(
-        found.strip_prefix(&image.rootfs).unwrap(),
-        Path::new("disk/demo.qcow2")
-    );
+    assert_eq!(found.strip_prefix(&image.rootfs).unwrap(), Path::new("disk/demo.qcow2"));
     assert!(std::fs::read(found).unwrap() == std::fs::read(disk).unwrap());
 }
 
 /// Makes a key pair; returns the public half.
 fn ssh_key(dir: &Path) -> String {
     let key = dir.join("key");
-    let made = Command::new("ssh-keygen")
-        .args(["-q", "-t", "ed25519", "-N", "", "-f"])
-        .arg(&key)
-        .status();
+    let made = Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key).status();
     assert!(made.expect("ssh-keygen is needed").success());
-    std::fs::read_to_string(key.with_extension("pub"))
-        .unwrap()
-        .trim()
-        .to_string()
+    std::fs::read_to_string(key.with_extension("pub")).unwrap().trim().to_string()
 }
 
 fn ssh(dir: &Path, port: u16, command: &str) -> String {
@@ -178,22 +152,11 @@ fn ssh(dir: &Path, port: u16, command: &str) -> String {
         .arg("-i")
         .arg(dir.join("key"))
         .args(["-F", "none", "-p", &port.to_string()])
-        .args([
-            "-o",
-            "StrictHostKeyChecking=no",
-            "-o",
-            "UserKnownHostsFile=/dev/null",
-            "-o",
-            "BatchMode=yes",
-        ])
+        .args(["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "BatchMode=yes"])
         .args(["-o", "ConnectTimeout=60", "demo@127.0.0.1", command])
         .output()
         .unwrap();
-    assert!(
-        out.status.success(),
-        "{}",
-        String::from_utf8_lossy(&out.stderr)
-    );
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     String::from_utf8(out.stdout).unwrap()
 }
 
@@ -204,10 +167,7 @@ fn image() -> PathBuf {
         Some(dir) => PathBuf::from(dir),
         None => {
             let dir = Path::new(&std::env::var_os("HOME").unwrap()).join(".cache/ferrovirt/guest");
-            let status = Command::new(repo.join("scripts/guest-image.sh"))
-                .arg(&dir)
-                .status()
-                .unwrap();
+            let status = Command::new(repo.join("scripts/guest-image.sh")).arg(&dir).status().unwrap();
             assert!(status.success(), "the guest image does not build");
             dir
         }
@@ -252,62 +212,25 @@ impl Vm {
         }
         let mut command = Command::new("qemu-system-x86_64");
         // 128 MiB is the least that the guest promises to work with.
-        command.args([
-            "-machine",
-            "q35",
-            "-accel",
-            "tcg,tb-size=64",
-            "-m",
-            "128",
-            "-nodefaults",
-            "-display",
-            "none",
-        ]);
-        command
-            .arg("-serial")
-            .arg(format!("unix:{},server=on,wait=on", serial.display()));
-        command
-            .arg("-monitor")
-            .arg(format!("unix:{},server=on,wait=off", monitor.display()));
+        command.args(["-machine", "q35", "-accel", "tcg,tb-size=64", "-m", "128", "-nodefaults", "-display", "none"]);
+        command.arg("-serial").arg(format!("unix:{},server=on,wait=on", serial.display()));
+        command.arg("-monitor").arg(format!("unix:{},server=on,wait=off", monitor.display()));
         // A port that was free a moment ago; QEMU fails to start in the unlikely case that it no longer is.
-        let ssh_port = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
-        command
-            .arg("-netdev")
-            .arg(format!("user,id=net,hostfwd=tcp:127.0.0.1:{ssh_port}-:22"));
+        let ssh_port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        command.arg("-netdev").arg(format!("user,id=net,hostfwd=tcp:127.0.0.1:{ssh_port}-:22"));
         command.args(["-device", "virtio-net-pci,netdev=net,romfile="]);
         command.args(["-device", "virtio-rng-pci", "-device", "virtio-scsi-pci"]);
         let mut drive = |id: &str, options: String, scsi: &str| {
-            command
-                .arg("-drive")
-                .arg(format!("if=none,id={id},{options}"));
-            let kind = if bus == Bus::Scsi {
-                scsi
-            } else {
-                "virtio-blk-pci"
-            };
+            command.arg("-drive").arg(format!("if=none,id={id},{options}"));
+            let kind = if bus == Bus::Scsi { scsi } else { "virtio-blk-pci" };
             command.arg("-device").arg(format!("{kind},drive={id}"));
         };
-        drive(
-            "root",
-            format!("format=qcow2,file={}", disk.display()),
-            "scsi-hd",
-        );
+        drive("root", format!("format=qcow2,file={}", disk.display()), "scsi-hd");
         if let Some(data) = data {
-            drive(
-                "data",
-                format!("format=raw,readonly=on,file={}", data.display()),
-                "scsi-cd",
-            );
+            drive("data", format!("format=raw,readonly=on,file={}", data.display()), "scsi-cd");
         }
         let started = Instant::now();
-        let mut qemu = command
-            .stdin(Stdio::null())
-            .spawn()
-            .expect("qemu-system-x86_64 is needed");
+        let mut qemu = command.stdin(Stdio::null()).spawn().expect("qemu-system-x86_64 is needed");
         let console = loop {
             match UnixStream::connect(&serial) {
                 Ok(stream) => break stream,
@@ -328,16 +251,7 @@ impl Vm {
                 }
             }
         });
-        Vm {
-            qemu,
-            console,
-            output,
-            seen: String::new(),
-            used: 0,
-            monitor,
-            started,
-            ssh_port,
-        }
+        Vm { qemu, console, output, seen: String::new(), used: 0, monitor, started, ssh_port }
     }
 
     /// Waits for a text after the last one waited for; returns what came between.
@@ -398,17 +312,10 @@ impl Vm {
 
     fn wait_for_exit(&mut self) {
         let deadline = Instant::now() + PATIENCE;
-        while let Ok(bytes) = self
-            .output
-            .recv_timeout(deadline.saturating_duration_since(Instant::now()))
-        {
+        while let Ok(bytes) = self.output.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             self.seen.push_str(&String::from_utf8_lossy(&bytes));
         }
-        assert!(
-            Instant::now() < deadline,
-            "the guest did not power off; the console:\n{}",
-            self.seen
-        );
+        assert!(Instant::now() < deadline, "the guest did not power off; the console:\n{}", self.seen);
         assert!(self.qemu.wait().unwrap().success());
     }
 }

@@ -38,19 +38,12 @@ fn run() -> Result<bool> {
     let root = workspace_root()?;
     match args.next().as_deref() {
         Some("gen") => {
-            let mut options = r#gen::Options {
-                check: false,
-                crd_schemas: None,
-            };
+            let mut options = r#gen::Options { check: false, crd_schemas: None };
             while let Some(arg) = args.next() {
                 match arg.as_str() {
                     "--check" => options.check = true,
                     "--crd-schemas" => {
-                        options.crd_schemas = Some(
-                            args.next()
-                                .context("--crd-schemas needs a directory")?
-                                .into(),
-                        );
+                        options.crd_schemas = Some(args.next().context("--crd-schemas needs a directory")?.into());
                     }
                     other => bail!("unknown argument {other}\n\n{USAGE}"),
                 }
@@ -69,10 +62,7 @@ fn run() -> Result<bool> {
 
 fn workspace_root() -> Result<PathBuf> {
     // Cargo sets this for `cargo run`, so the task works from any directory of the workspace.
-    let manifest_dir =
-        std::env::var_os("CARGO_MANIFEST_DIR").context("run me through cargo: cargo xtask …")?;
-    let root = Path::new(&manifest_dir)
-        .parent()
-        .context("xtask has no parent directory")?;
+    let manifest_dir = std::env::var_os("CARGO_MANIFEST_DIR").context("run me through cargo: cargo xtask …")?;
+    let root = Path::new(&manifest_dir).parent().context("xtask has no parent directory")?;
     Ok(root.to_path_buf())
 }

@@ -25,10 +25,7 @@ definitions![
 /// All definitions, parsed anew: they are large, are needed once, and are not kept.
 pub fn crds() -> Vec<Value> {
     // The files are part of the build and a test parses each of them.
-    DEFINITIONS
-        .iter()
-        .filter_map(|(_, text)| serde_json::from_str(text).ok())
-        .collect()
+    DEFINITIONS.iter().filter_map(|(_, text)| serde_json::from_str(text).ok()).collect()
 }
 
 #[cfg(test)]
@@ -48,10 +45,7 @@ mod tests {
     #[test]
     fn the_additive_field_is_in_the_schema() {
         let crds = crds();
-        let vmi = crds
-            .iter()
-            .find(|crd| crd["spec"]["names"]["kind"] == "VirtualMachineInstance")
-            .unwrap();
+        let vmi = crds.iter().find(|crd| crd["spec"]["names"]["kind"] == "VirtualMachineInstance").unwrap();
         let spec = &vmi["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
         assert_eq!(spec["hypervisor"]["type"], "string");
     }

@@ -103,10 +103,7 @@ use crate::go;
 
 /// A kind as it is read. Items of a list carry neither `apiVersion` nor `kind`, so both may be absent; wrong ones are refused.
 #[derive(Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    bound = "Spec: Deserialize<'de> + Default, Status: Deserialize<'de> + Default"
-)]
+#[serde(rename_all = "camelCase", bound = "Spec: Deserialize<'de> + Default, Status: Deserialize<'de> + Default")]
 pub(crate) struct Wire<Kind, Spec, Status> {
     #[serde(default)]
     api_version: String,

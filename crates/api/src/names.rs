@@ -19,23 +19,19 @@ pub const VGA_DISPLAY_FOR_EFI_GUESTS_X86_ANNOTATION: &str = "kubevirt.io/vga-dis
 pub const APP_LABEL: &str = "kubevirt.io";
 pub const DOMAIN_ANNOTATION: &str = "kubevirt.io/domain";
 pub const MIGRATION_JOB_NAME_ANNOTATION: &str = "kubevirt.io/migrationJobName";
-pub const CONTROLLER_API_LATEST_VERSION_OBSERVED_ANNOTATION: &str =
-    "kubevirt.io/latest-observed-api-version";
-pub const CONTROLLER_API_STORAGE_VERSION_OBSERVED_ANNOTATION: &str =
-    "kubevirt.io/storage-observed-api-version";
+pub const CONTROLLER_API_LATEST_VERSION_OBSERVED_ANNOTATION: &str = "kubevirt.io/latest-observed-api-version";
+pub const CONTROLLER_API_STORAGE_VERSION_OBSERVED_ANNOTATION: &str = "kubevirt.io/storage-observed-api-version";
 pub const CREATED_BY_LABEL: &str = "kubevirt.io/created-by";
 pub const OWNER_VMI_NAME_ANNOTATION: &str = "kubevirt.io/owner-vmi-name";
 pub const OWNER_VMI_UID_ANNOTATION: &str = "kubevirt.io/owner-vmi-uid";
-pub const IMAGE_VOLUME_SKIP_DIGEST_RESOLUTION_ANNOTATION: &str =
-    "kubevirt.io/image-volume-skip-digest-resolution";
+pub const IMAGE_VOLUME_SKIP_DIGEST_RESOLUTION_ANNOTATION: &str = "kubevirt.io/image-volume-skip-digest-resolution";
 pub const MIGRATION_JOB_LABEL: &str = "kubevirt.io/migrationJobUID";
 pub const MIGRATION_NAME_LABEL: &str = "kubevirt.io/migrationName";
 pub const NODE_NAME_LABEL: &str = "kubevirt.io/nodeName";
 pub const MIGRATION_TARGET_NODE_NAME_LABEL: &str = "kubevirt.io/migrationTargetNodeName";
 pub const EVACUATION_MIGRATION_ANNOTATION: &str = "kubevirt.io/evacuationMigration";
 pub const WORKLOAD_UPDATE_MIGRATION_ANNOTATION: &str = "kubevirt.io/workloadUpdateMigration";
-pub const WORKLOAD_UPDATE_MIGRATION_ABORTION_ANNOTATION: &str =
-    "kubevirt.io/testWorkloadUpdateMigrationAbortion";
+pub const WORKLOAD_UPDATE_MIGRATION_ABORTION_ANNOTATION: &str = "kubevirt.io/testWorkloadUpdateMigrationAbortion";
 pub const NODE_SCHEDULABLE: &str = "kubevirt.io/schedulable";
 pub const VIRT_HANDLER_HEARTBEAT: &str = "kubevirt.io/heartbeat";
 pub const OUTDATED_LAUNCHER_IMAGE_LABEL: &str = "kubevirt.io/outdatedLauncherImage";
@@ -52,8 +48,7 @@ pub const INSTALL_STRATEGY_LABEL: &str = "kubevirt.io/install-strategy";
 pub const VIRT_OPERATOR_COMPONENT_FINALIZER: &str = "kubevirt.io/virtOperatorFinalizer";
 pub const VIRTUAL_MACHINE_INSTANCE_FINALIZER: &str = "kubevirt.io/foregroundDeleteVirtualMachine";
 pub const DEPRECATED_VIRTUAL_MACHINE_INSTANCE_FINALIZER: &str = "foregroundDeleteVirtualMachine";
-pub const VIRTUAL_MACHINE_CONTROLLER_FINALIZER: &str =
-    "kubevirt.io/virtualMachineControllerFinalize";
+pub const VIRTUAL_MACHINE_CONTROLLER_FINALIZER: &str = "kubevirt.io/virtualMachineControllerFinalize";
 pub const VIRTUAL_MACHINE_INSTANCE_MIGRATION_FINALIZER: &str = "kubevirt.io/migrationJobFinalize";
 pub const CPU_MANAGER: &str = "kubevirt.io/cpumanager";
 pub const IGNITION_ANNOTATION: &str = "kubevirt.io/ignitiondata";
@@ -70,8 +65,7 @@ pub const HYPERV_LABEL: &str = "hyperv.node.kubevirt.io/";
 pub const CPU_MODEL_VENDOR_LABEL: &str = "cpu-vendor.node.kubevirt.io/";
 pub const SUPPORTED_MACHINE_TYPE_LABEL: &str = "machine-type.node.kubevirt.io/";
 pub const HOST_MODEL_CPU_LABEL: &str = "host-model-cpu.node.kubevirt.io/";
-pub const HOST_MODEL_REQUIRED_FEATURES_LABEL: &str =
-    "host-model-required-features.node.kubevirt.io/";
+pub const HOST_MODEL_REQUIRED_FEATURES_LABEL: &str = "host-model-required-features.node.kubevirt.io/";
 pub const NODE_HOST_MODEL_IS_OBSOLETE_LABEL: &str = "node-labeller.kubevirt.io/obsolete-host-model";
 pub const LABELLER_SKIP_NODE_ANNOTATION: &str = "node-labeller.kubevirt.io/skip-node";
 pub const MEMFD_MEMORY_BACKEND: &str = "kubevirt.io/memfd";
@@ -79,13 +73,11 @@ pub const MIGRATION_SELECTOR_LABEL: &str = "kubevirt.io/vmi-name";
 pub const RESTORE_RUN_STRATEGY: &str = "kubevirt.io/restore-run-strategy";
 pub const DEPRECATED_NON_ROOT_VMI_ANNOTATION: &str = "kubevirt.io/nonroot";
 pub const CREATE_MIGRATION_TARGET: &str = "kubevirt.io/create-migration-target";
-pub const KEEP_LAUNCHER_AFTER_FAILURE_ANNOTATION: &str =
-    "kubevirt.io/keep-launcher-alive-after-failure";
+pub const KEEP_LAUNCHER_AFTER_FAILURE_ANNOTATION: &str = "kubevirt.io/keep-launcher-alive-after-failure";
 pub const MIGRATION_TRANSPORT_UNIX_ANNOTATION: &str = "kubevirt.io/migrationTransportUnix";
 pub const MIGRATION_UNSCHEDULABLE_POD_TIMEOUT_SECONDS_ANNOTATION: &str =
     "kubevirt.io/migrationUnschedulablePodTimeoutSeconds";
-pub const MIGRATION_PENDING_POD_TIMEOUT_SECONDS_ANNOTATION: &str =
-    "kubevirt.io/migrationPendingPodTimeoutSeconds";
+pub const MIGRATION_PENDING_POD_TIMEOUT_SECONDS_ANNOTATION: &str = "kubevirt.io/migrationPendingPodTimeoutSeconds";
 pub const MIGRATION_UTILITY_VOLUMES_TIMEOUT_SECONDS_ANNOTATION: &str =
     "kubevirt.io/migrationUtilityVolumesTimeoutSeconds";
 pub const CUSTOM_LIBVIRT_LOG_FILTERS_ANNOTATION: &str = "kubevirt.io/libvirt-log-filters";
@@ -118,23 +110,19 @@ pub const ALLOW_POD_BRIDGE_NETWORK_LIVE_MIGRATION_ANNOTATION: &str =
     "kubevirt.io/allow-pod-bridge-network-live-migration";
 pub const VIRTUAL_MACHINE_GENERATION_ANNOTATION: &str = "kubevirt.io/vm-generation";
 pub const MIGRATION_TARGET_READY_TIMESTAMP: &str = "kubevirt.io/migration-target-ready-timestamp";
-pub const FREE_PAGE_REPORTING_DISABLED_ANNOTATION: &str =
-    "kubevirt.io/free-page-reporting-disabled";
+pub const FREE_PAGE_REPORTING_DISABLED_ANNOTATION: &str = "kubevirt.io/free-page-reporting-disabled";
 pub const VIRTUAL_MACHINE_POD_CPU_LIMITS_LABEL: &str = "kubevirt.io/vmi-pod-cpu-resource-limits";
-pub const VIRTUAL_MACHINE_POD_MEMORY_REQUESTS_LABEL: &str =
-    "kubevirt.io/vmi-pod-memory-resource-requests";
+pub const VIRTUAL_MACHINE_POD_MEMORY_REQUESTS_LABEL: &str = "kubevirt.io/vmi-pod-memory-resource-requests";
 pub const MEMORY_HOTPLUG_OVERHEAD_RATIO_LABEL: &str = "kubevirt.io/memory-hotplug-overhead-ratio";
 pub const AUTO_MEMORY_LIMITS_RATIO_LABEL: &str = "alpha.kubevirt.io/auto-memory-limits-ratio";
-pub const EMULATOR_THREAD_COMPLETE_TO_EVEN_PARITY: &str =
-    "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity";
+pub const EMULATOR_THREAD_COMPLETE_TO_EVEN_PARITY: &str = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity";
 pub const VOLUMES_UPDATE_MIGRATION: &str = "kubevirt.io/volume-update-migration";
 pub const IMMEDIATE_DATA_VOLUME_CREATION: &str = "kubevirt.io/immediate-data-volume-creation";
 pub const DISABLE_PCI_HOLE64: &str = "kubevirt.io/disablePCIHole64";
 pub const EVICTION_SOURCE_ANNOTATION: &str = "kubevirt.io/eviction-source";
 pub const QGS_SOCKET_PATH_ANNOTATION: &str = "kubevirt.io/qgs-socket-path";
 pub const PAUSE_GUEST_AGENT_PROBES_ANNOTATION: &str = "kubevirt.io/pause-guest-agent-probes";
-pub const ALLOW_ACCESS_CLUSTER_SERVICES_NP_LABEL: &str =
-    "np.kubevirt.io/allow-access-cluster-services";
+pub const ALLOW_ACCESS_CLUSTER_SERVICES_NP_LABEL: &str = "np.kubevirt.io/allow-access-cluster-services";
 
 /// Reasons of conditions.
 pub mod reason {
@@ -149,8 +137,7 @@ pub mod reason {
     pub const TDX_NOT_LIVE_MIGRATABLE: &str = "TDXNotLiveMigratable";
     pub const NO_TSC_FREQUENCY_NOT_LIVE_MIGRATABLE: &str = "NoTSCFrequencyNotLiveMigratable";
     pub const HYPERV_PASSTHROUGH_NOT_LIVE_MIGRATABLE: &str = "HypervPassthroughNotLiveMigratable";
-    pub const PERSISTENT_RESERVATION_NOT_LIVE_MIGRATABLE: &str =
-        "PersistentReservationNotLiveMigratable";
+    pub const PERSISTENT_RESERVATION_NOT_LIVE_MIGRATABLE: &str = "PersistentReservationNotLiveMigratable";
     pub const DECENTRALIZED_NOT_LIVE_MIGRATABLE: &str = "DecentralizedNotLiveMigratable";
     pub const NOT_ALL_DVS_READY: &str = "NotAllDVsReady";
     pub const ALL_DVS_READY: &str = "AllDVsReady";

@@ -64,18 +64,12 @@ impl Quantity {
 
     /// So many bytes, printed with binary suffixes.
     pub fn bytes(bytes: u64) -> Self {
-        Self {
-            nano: (i128::from(bytes) * NANO).min(MAX_NANO),
-            family: Family::Binary,
-        }
+        Self { nano: (i128::from(bytes) * NANO).min(MAX_NANO), family: Family::Binary }
     }
 
     /// So many thousandths, printed with decimal suffixes.
     pub fn milli(milli: i64) -> Self {
-        Self {
-            nano: i128::from(milli) * 1_000_000,
-            family: Family::Decimal,
-        }
+        Self { nano: i128::from(milli) * 1_000_000, family: Family::Decimal }
     }
 
     /// The value rounded up to a whole number.
@@ -120,19 +114,14 @@ impl fmt::Display for Quantity {
         if self.nano == 0 {
             return f.write_str("0");
         }
-        if self.family == Family::Binary && self.nano.abs() >= 1024 * NANO && self.nano % NANO == 0
-        {
+        if self.family == Family::Binary && self.nano.abs() >= 1024 * NANO && self.nano % NANO == 0 {
             let fits = BINARY.iter().find(|(_, unit)| self.nano % unit == 0);
             return match fits {
                 Some((suffix, unit)) => write!(f, "{}{suffix}", self.nano / unit),
                 None => write!(f, "{}", self.nano / NANO),
             };
         }
-        let (suffix, unit) = DECIMAL
-            .iter()
-            .find(|(_, unit)| self.nano % unit == 0)
-            .copied()
-            .unwrap_or(("n", 1));
+        let (suffix, unit) = DECIMAL.iter().find(|(_, unit)| self.nano % unit == 0).copied().unwrap_or(("n", 1));
         if self.family == Family::Exponent && !suffix.is_empty() {
             let exponent = match suffix {
                 "n" => -9,
@@ -176,15 +165,8 @@ impl Add for Quantity {
 
     fn add(self, other: Self) -> Self {
         // A zero has no family of its own, so that sums started from it print like what was added.
-        let family = if self.nano == 0 {
-            other.family
-        } else {
-            self.family
-        };
-        Self {
-            nano: limit(self.nano + other.nano),
-            family,
-        }
+        let family = if self.nano == 0 { other.family } else { self.family };
+        Self { nano: limit(self.nano + other.nano), family }
     }
 }
 
@@ -198,15 +180,8 @@ impl Sub for Quantity {
     type Output = Self;
 
     fn sub(self, other: Self) -> Self {
-        let family = if self.nano == 0 {
-            other.family
-        } else {
-            self.family
-        };
-        Self {
-            nano: limit(self.nano - other.nano),
-            family,
-        }
+        let family = if self.nano == 0 { other.family } else { self.family };
+        Self { nano: limit(self.nano - other.nano), family }
     }
 }
 
@@ -214,10 +189,7 @@ impl Mul<i64> for Quantity {
     type Output = Self;
 
     fn mul(self, factor: i64) -> Self {
-        Self {
-            nano: limit(self.nano.saturating_mul(i128::from(factor))),
-            family: self.family,
-        }
+        Self { nano: limit(self.nano.saturating_mul(i128::from(factor))), family: self.family }
     }
 }
 
@@ -263,9 +235,7 @@ fn parse(text: &str) -> Option<Quantity> {
         b'+' => (false, &text[1..]),
         _ => (false, text),
     };
-    let number_end = rest
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(rest.len());
+    let number_end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
     let (number, suffix) = rest.split_at(number_end);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
@@ -277,10 +247,7 @@ fn parse(text: &str) -> Option<Quantity> {
     let digits = whole.trim_start_matches('0').to_owned() + fraction;
     let shift = exponent - i32::try_from(fraction.len()).ok()?;
     let nano = scaled(&digits, unit, shift);
-    Some(Quantity {
-        nano: if negative { -nano } else { nano },
-        family,
-    })
+    Some(Quantity { nano: if negative { -nano } else { nano }, family })
 }
 
 fn parse_suffix(suffix: &str) -> Option<(Family, i128, i32)> {
@@ -296,11 +263,7 @@ fn parse_suffix(suffix: &str) -> Option<(Family, i128, i32)> {
         return None;
     }
     // Exponents that leave i32 are far beyond both ends of the range.
-    let exponent = exponent.parse().unwrap_or(if exponent.starts_with('-') {
-        -1000
-    } else {
-        1000
-    });
+    let exponent = exponent.parse().unwrap_or(if exponent.starts_with('-') { -1000 } else { 1000 });
     Some((Family::Exponent, NANO, exponent.clamp(-1000, 1000)))
 }
 
@@ -365,11 +328,7 @@ fn limit(nano: i128) -> i128 {
 
 fn div_up(value: i128, by: i128) -> i128 {
     let quotient = value / by;
-    if value % by > 0 {
-        quotient + 1
-    } else {
-        quotient
-    }
+    if value % by > 0 { quotient + 1 } else { quotient }
 }
 
 fn clamp(value: i128) -> i64 {

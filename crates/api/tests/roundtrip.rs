@@ -3,8 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use ferrovirt_api::v1::{
-    KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration,
-    VirtualMachineInstanceReplicaSet,
+    KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration, VirtualMachineInstanceReplicaSet,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -63,22 +62,15 @@ fn every_field_of_a_virtual_machine_instance_survives() {
 #[test]
 fn examples_survive() {
     let mut seen = 0;
-    for entry in
-        std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/examples")).unwrap()
-    {
+    for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/examples")).unwrap() {
         let path = entry.unwrap().path();
         let name = path.display().to_string();
-        let input: Value =
-            serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        let input: Value = serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
         match input["kind"].as_str() {
             Some("VirtualMachine") => check::<VirtualMachine>(&name, &input),
             Some("VirtualMachineInstance") => check::<VirtualMachineInstance>(&name, &input),
-            Some("VirtualMachineInstanceMigration") => {
-                check::<VirtualMachineInstanceMigration>(&name, &input)
-            }
-            Some("VirtualMachineInstanceReplicaSet") => {
-                check::<VirtualMachineInstanceReplicaSet>(&name, &input)
-            }
+            Some("VirtualMachineInstanceMigration") => check::<VirtualMachineInstanceMigration>(&name, &input),
+            Some("VirtualMachineInstanceReplicaSet") => check::<VirtualMachineInstanceReplicaSet>(&name, &input),
             _ => continue,
         }
         seen += 1;
@@ -89,18 +81,10 @@ fn examples_survive() {
 #[test]
 fn null_is_the_zero_value_and_a_wrong_kind_is_refused() {
     let vm: VirtualMachine =
-        serde_json::from_str(r#"{"metadata":{"name":"a"},"spec":{"template":null},"status":null}"#)
-            .unwrap();
+        serde_json::from_str(r#"{"metadata":{"name":"a"},"spec":{"template":null},"status":null}"#).unwrap();
     assert_eq!(vm.spec.template, Default::default());
-    let error =
-        serde_json::from_str::<VirtualMachine>(r#"{"apiVersion":"kubevirt.io/v1","kind":"Pod"}"#)
-            .unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("expected kubevirt.io/v1 VirtualMachine, found kubevirt.io/v1 Pod"),
-        "{error}"
-    );
+    let error = serde_json::from_str::<VirtualMachine>(r#"{"apiVersion":"kubevirt.io/v1","kind":"Pod"}"#).unwrap_err();
+    assert!(error.to_string().contains("expected kubevirt.io/v1 VirtualMachine, found kubevirt.io/v1 Pod"), "{error}");
 }
 
 #[test]
@@ -126,12 +110,7 @@ fn configuration_that_this_build_does_not_know_is_kept() {
         },
     });
     let typed: KubeVirt = serde_json::from_value(input.clone()).unwrap();
-    let developer = typed
-        .spec
-        .configuration
-        .developer_configuration
-        .as_ref()
-        .unwrap();
+    let developer = typed.spec.configuration.developer_configuration.as_ref().unwrap();
     assert!(developer.use_emulation);
     assert_eq!(developer.other["newKnob"], 7);
     check::<KubeVirt>("configuration", &input);

@@ -59,7 +59,8 @@ pub async fn run(arguments: ApplyArgs) -> Result<()> {
                 let mut params = PatchParams::apply(MANAGER);
                 params.field_validation = Some(ValidationDirective::Strict);
                 params.field_manager = Some(MANAGER.into());
-                let changed = api.patch(&manifest.name, &params, &Patch::Merge(&manifest.value)).await.with_context(problem)?;
+                let changed =
+                    api.patch(&manifest.name, &params, &Patch::Merge(&manifest.value)).await.with_context(problem)?;
                 match changed.metadata.resource_version == existing.metadata.resource_version {
                     true => "unchanged",
                     false => "configured",

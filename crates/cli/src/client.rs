@@ -63,7 +63,9 @@ impl ClientArgs {
         }
         match Kubeconfig::read() {
             Ok(kubeconfig) => Ok((kubeconfig, "of the environment".into())),
-            Err(_) => bail!("there is no cluster to talk to: start one with `ferrovirt up --detach`, or name a kubeconfig with --kubeconfig"),
+            Err(_) => bail!(
+                "there is no cluster to talk to: start one with `ferrovirt up --detach`, or name a kubeconfig with --kubeconfig"
+            ),
         }
     }
 }
@@ -75,7 +77,8 @@ pub async fn find_kind(client: &Client, name: &str) -> Result<(ApiResource, ApiC
         Some((plural, group)) => (plural.to_owned(), Some(group.to_owned())),
         None => (wanted, None),
     };
-    let discovery = Discovery::new(client.clone()).run_aggregated().await.context("cannot ask what the cluster serves")?;
+    let discovery =
+        Discovery::new(client.clone()).run_aggregated().await.context("cannot ask what the cluster serves")?;
     for api_group in discovery.groups() {
         if group.as_deref().is_some_and(|group| group != api_group.name()) {
             continue;

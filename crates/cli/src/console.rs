@@ -34,7 +34,8 @@ pub async fn run(arguments: ConsoleArgs) -> Result<()> {
     let client = arguments.client.connect().await?;
     let namespace = arguments.client.namespace(&client).to_owned();
     let name = &arguments.name;
-    let path = format!("/apis/subresources.kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstances/{name}/console");
+    let path =
+        format!("/apis/subresources.kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstances/{name}/console");
     let mut nonce = [0u8; 16];
     rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())?;
     let request = Request::get(path)

@@ -34,7 +34,11 @@ pub async fn run(arguments: DeleteArgs) -> Result<()> {
         Some(kind) if !arguments.names.is_empty() => {
             let (resource, capabilities) = find_kind(&client, kind).await?;
             for name in &arguments.names {
-                targets.push((dynamic(&client, &resource, &capabilities.scope, &namespace), resource.kind.clone(), name.clone()));
+                targets.push((
+                    dynamic(&client, &resource, &capabilities.scope, &namespace),
+                    resource.kind.clone(),
+                    name.clone(),
+                ));
             }
         }
         Some(kind) => bail!("which {kind}? Give a name"),

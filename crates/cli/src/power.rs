@@ -42,14 +42,17 @@ pub async fn run(verb: &str, arguments: PowerArgs) -> Result<()> {
             _ => wait::until_ready(&vms, name, &label).await?,
         }
     }
-    println!("vm/{name} {}", match (verb, arguments.wait) {
-        ("start", true) => "is running",
-        ("stop", true) => "is stopped",
-        ("restart", true) => "was restarted",
-        ("start", false) => "was scheduled to start",
-        ("stop", false) => "was scheduled to stop",
-        _ => "was scheduled to restart",
-    });
+    println!(
+        "vm/{name} {}",
+        match (verb, arguments.wait) {
+            ("start", true) => "is running",
+            ("stop", true) => "is stopped",
+            ("restart", true) => "was restarted",
+            ("start", false) => "was scheduled to start",
+            ("stop", false) => "was scheduled to stop",
+            _ => "was scheduled to restart",
+        }
+    );
     Ok(())
 }
 

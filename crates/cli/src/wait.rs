@@ -33,9 +33,8 @@ pub async fn until_ready(api: &Api<DynamicObject>, name: &str, label: &str) -> R
         Some(object) => {
             let status = state(object);
             match status.as_str() {
-                "ErrorUnschedulable" | "ErrImagePull" | "ImagePullBackOff" | "CrashLoopBackOff" | "ErrorPvcNotFound" => {
-                    Verdict::Failed(format!("{label} does not start: {status}"))
-                }
+                "ErrorUnschedulable" | "ErrImagePull" | "ImagePullBackOff" | "CrashLoopBackOff"
+                | "ErrorPvcNotFound" => Verdict::Failed(format!("{label} does not start: {status}")),
                 _ => Verdict::Wait(format!("{label}: {status}")),
             }
         }
@@ -59,11 +58,7 @@ enum Verdict {
     Failed(String),
 }
 
-async fn follow(
-    api: &Api<DynamicObject>,
-    name: &str,
-    judge: impl Fn(Option<&DynamicObject>) -> Verdict,
-) -> Result<()> {
+async fn follow(api: &Api<DynamicObject>, name: &str, judge: impl Fn(Option<&DynamicObject>) -> Verdict) -> Result<()> {
     let mut progress = Progress::default();
     let watching = async {
         let mut versions = std::pin::pin!(watch_object(api.clone(), name));
@@ -71,7 +66,9 @@ async fn follow(
             let object = match versions.try_next().await {
                 Ok(Some(object)) => object,
                 Ok(None) => bail!("the connection ended"),
-                Err(watcher::Error::WatchStartFailed(error) | watcher::Error::InitialListFailed(error)) => return Err(error.into()),
+                Err(watcher::Error::WatchStartFailed(error) | watcher::Error::InitialListFailed(error)) => {
+                    return Err(error.into());
+                }
                 Err(_) => continue,
             };
             match judge(object.as_ref()) {

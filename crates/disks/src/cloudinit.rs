@@ -49,11 +49,7 @@ impl CloudInit {
             meta.insert("local-hostname".into(), self.hostname.as_str().into());
         }
         if !keys.is_empty() {
-            let name = if source == DataSource::ConfigDrive {
-                "public_keys"
-            } else {
-                "public-keys"
-            };
+            let name = if source == DataSource::ConfigDrive { "public_keys" } else { "public-keys" };
             meta.insert(name.into(), keys.into());
         }
         // JSON is YAML, so the same text serves both sources.
@@ -61,18 +57,13 @@ impl CloudInit {
 
         let (meta_name, user_name, network_name) = match source {
             DataSource::NoCloud => ("meta-data", "user-data", "network-config"),
-            DataSource::ConfigDrive => (
-                "openstack/latest/meta_data.json",
-                "openstack/latest/user_data",
-                "openstack/latest/network_data.json",
-            ),
+            DataSource::ConfigDrive => {
+                ("openstack/latest/meta_data.json", "openstack/latest/user_data", "openstack/latest/network_data.json")
+            }
         };
         // NoCloud is recognised by having both files, even if one is empty.
         let user_data = self.user_data.clone().unwrap_or_default();
-        let mut files = vec![
-            (meta_name.to_string(), meta),
-            (user_name.to_string(), user_data.into_bytes()),
-        ];
+        let mut files = vec![(meta_name.to_string(), meta), (user_name.to_string(), user_data.into_bytes())];
         if let Some(network) = &self.network_config {
             files.push((network_name.to_string(), network.clone().into_bytes()));
         }

@@ -17,10 +17,7 @@ pub enum DiskError {
     #[error("{0} is not a regular file")]
     NotAFile(String),
     #[error("cannot read {path}", path = path.display())]
-    Read {
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
 }
 
 /// The disk file under `rootfs`. Symbolic links are not followed: an image must not be able to name a file of the host.
@@ -59,10 +56,7 @@ fn only(rootfs: &Path) -> Result<PathBuf, DiskError> {
     if !dir.symlink_metadata().is_ok_and(|m| m.is_dir()) {
         return Err(DiskError::NoDirectory);
     }
-    let wrap = |source| DiskError::Read {
-        path: dir.clone(),
-        source,
-    };
+    let wrap = |source| DiskError::Read { path: dir.clone(), source };
     let mut files = Vec::new();
     for entry in std::fs::read_dir(&dir).map_err(wrap)? {
         let entry = entry.map_err(wrap)?;
@@ -75,10 +69,7 @@ fn only(rootfs: &Path) -> Result<PathBuf, DiskError> {
         0 => Err(DiskError::Empty),
         1 => Ok(files.remove(0)),
         _ => {
-            let names: Vec<_> = files
-                .iter()
-                .filter_map(|f| f.file_name()?.to_str())
-                .collect();
+            let names: Vec<_> = files.iter().filter_map(|f| f.file_name()?.to_str()).collect();
             Err(DiskError::Many(names.join(", ")))
         }
     }

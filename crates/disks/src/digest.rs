@@ -25,11 +25,7 @@ impl Digest {
     }
 
     fn finish(hasher: Sha256) -> Self {
-        let hex = hasher
-            .finalize()
-            .iter()
-            .map(|b| format!("{b:02x}"))
-            .collect();
+        let hex = hasher.finalize().iter().map(|b| format!("{b:02x}")).collect();
         Digest { hex }
     }
 }
@@ -39,13 +35,8 @@ impl FromStr for Digest {
 
     fn from_str(s: &str) -> Result<Self, BadDigest> {
         match s.strip_prefix("sha256:") {
-            Some(hex)
-                if hex.len() == 64
-                    && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) =>
-            {
-                Ok(Digest {
-                    hex: hex.to_string(),
-                })
+            Some(hex) if hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) => {
+                Ok(Digest { hex: hex.to_string() })
             }
             _ => Err(BadDigest(s.to_string())),
         }
@@ -67,11 +58,7 @@ pub struct Hashing<T> {
 
 impl<T> Hashing<T> {
     pub fn new(inner: T) -> Self {
-        Hashing {
-            inner,
-            hasher: Sha256::new(),
-            bytes: 0,
-        }
+        Hashing { inner, hasher: Sha256::new(), bytes: 0 }
     }
 
     pub fn bytes(&self) -> u64 {

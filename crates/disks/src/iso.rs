@@ -44,20 +44,14 @@ pub enum IsoError {
     #[error("file {path:?} of {size} bytes does not fit an ISO 9660 volume")]
     TooBig { path: String, size: u64 },
     #[error("cannot write {path}", path = path.display())]
-    Write {
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    Write { path: PathBuf, source: std::io::Error },
 }
 
 /// Writes a volume with these files. Paths are relative and may have directories (`openstack/latest/user_data`).
 /// The file appears whole or not at all.
 pub fn write_iso(path: &Path, label: &str, files: &[(String, Vec<u8>)]) -> Result<(), IsoError> {
     let image = build_iso(label, files)?;
-    let wrap = |source| IsoError::Write {
-        path: path.to_path_buf(),
-        source,
-    };
+    let wrap = |source| IsoError::Write { path: path.to_path_buf(), source };
     let mut partial = path.as_os_str().to_owned();
     partial.push(format!(".{}.partial", std::process::id()));
     let partial = PathBuf::from(partial);
@@ -190,14 +184,7 @@ impl Layout {
             files[node] = (take(size), size as u32);
         }
         let sectors = next.next_multiple_of(ROUND_TO);
-        Layout {
-            primary: primary_place,
-            joliet: joliet_place,
-            files,
-            long_names,
-            continuation,
-            sectors,
-        }
+        Layout { primary: primary_place, joliet: joliet_place, files, long_names, continuation, sectors }
     }
 }
 
@@ -284,10 +271,7 @@ fn path_table(tree: &Tree<'_>, names: &Names, place: &Place, endian: Endian) -> 
     let mut out = Vec::new();
     for &dir in &names.directories {
         let id: &[u8] = if dir == 0 { &[0] } else { names.id(dir) };
-        let (sector, parent) = (
-            place.directories[dir].0,
-            names.directory_number(tree.parent(dir)),
-        );
+        let (sector, parent) = (place.directories[dir].0, names.directory_number(tree.parent(dir)));
         out.extend([id.len() as u8, 0]);
         match endian {
             Endian::Little => {
@@ -361,13 +345,7 @@ fn fits_record(id: &[u8], name: &str) -> bool {
 }
 
 /// The records of one directory: itself, its parent, its children in identifier order.
-fn records(
-    tree: &Tree<'_>,
-    names: &Names,
-    place: &Place,
-    layout: Option<&Layout>,
-    dir: usize,
-) -> Vec<Vec<u8>> {
+fn records(tree: &Tree<'_>, names: &Names, place: &Place, layout: Option<&Layout>, dir: usize) -> Vec<Vec<u8>> {
     let rock_ridge = names.hierarchy == Hierarchy::Primary;
     let system_use = |node: usize| match (rock_ridge, tree.is_dir(node)) {
         (false, _) => Vec::new(),
@@ -394,11 +372,7 @@ fn records(
                 area.extend(name_entries(tree.name(child)));
             } else {
                 let at = layout.and_then(|l| l.long_names[child]);
-                let at = at.unwrap_or(LongName {
-                    sector: 0,
-                    offset: 0,
-                    length: 0,
-                });
+                let at = at.unwrap_or(LongName { sector: 0, offset: 0, length: 0 });
                 area.extend([b'C', b'E', CONTINUATION_LEN as u8, 1]);
                 for n in [at.sector, at.offset, at.length] {
                     area.extend(both32(n));
@@ -416,24 +390,14 @@ fn records(
     out
 }
 
-fn directory(
-    tree: &Tree<'_>,
-    names: &Names,
-    place: &Place,
-    layout: &Layout,
-    dir: usize,
-) -> Vec<u8> {
+fn directory(tree: &Tree<'_>, names: &Names, place: &Place, layout: &Layout, dir: usize) -> Vec<u8> {
     pack(&records(tree, names, place, Some(layout), dir))
 }
 
 /// Record lengths do not depend on places, so a directory can be measured before anything is placed.
 fn directory_size(tree: &Tree<'_>, names: &Names, dir: usize) -> usize {
-    let nowhere = Place {
-        path_table_size: 0,
-        path_table_little: 0,
-        path_table_big: 0,
-        directories: vec![(0, 0); tree.len()],
-    };
+    let nowhere =
+        Place { path_table_size: 0, path_table_little: 0, path_table_big: 0, directories: vec![(0, 0); tree.len()] };
     pack(&records(tree, names, &nowhere, None, dir)).len()
 }
 

@@ -41,18 +41,11 @@ pub enum OciError {
     #[error("{0} is too big for what it is")]
     DocumentTooBig(String),
     #[error("{what} is not valid")]
-    Document {
-        what: String,
-        source: serde_json::Error,
-    },
+    Document { what: String, source: serde_json::Error },
     #[error("the archive names a blob wrongly")]
     Digest(#[from] BadDigest),
     #[error("{what} should have digest {wanted} and has {found}")]
-    Mismatch {
-        what: String,
-        wanted: Digest,
-        found: Digest,
-    },
+    Mismatch { what: String, wanted: Digest, found: Digest },
     #[error("the archive has no image for {0}")]
     NoPlatform(String),
     #[error("cannot unpack {what}")]
@@ -141,18 +134,11 @@ struct DockerRootfs {
 
 impl Archive {
     pub fn open(path: &Path) -> Result<Self, OciError> {
-        let wrap = |source| OciError::Read {
-            path: path.to_path_buf(),
-            source,
-        };
+        let wrap = |source| OciError::Read { path: path.to_path_buf(), source };
         let mut file = File::open(path).map_err(wrap)?;
         let mut magic = [0u8; 4];
-        if file.read_exact(&mut magic).is_ok()
-            && (magic[..2] == [0x1f, 0x8b] || magic == ZSTD_MAGIC)
-        {
-            return Err(OciError::Compressed {
-                path: path.to_path_buf(),
-            });
+        if file.read_exact(&mut magic).is_ok() && (magic[..2] == [0x1f, 0x8b] || magic == ZSTD_MAGIC) {
+            return Err(OciError::Compressed { path: path.to_path_buf() });
         }
         file.seek(SeekFrom::Start(0)).map_err(wrap)?;
         let mut members = HashMap::new();
@@ -164,10 +150,7 @@ impl Archive {
             match entry.link_name().map_err(wrap)? {
                 // Old docker archives link equal layers.
                 Some(target) => {
-                    let relative = Path::new(&name)
-                        .parent()
-                        .unwrap_or(Path::new(""))
-                        .join(&target);
+                    let relative = Path::new(&name).parent().unwrap_or(Path::new("")).join(&target);
                     links.push((name, normal(&relative)));
                 }
                 None => {
@@ -180,10 +163,7 @@ impl Archive {
                 members.insert(name, place);
             }
         }
-        Ok(Archive {
-            path: path.to_path_buf(),
-            members,
-        })
+        Ok(Archive { path: path.to_path_buf(), members })
     }
 
     /// The images in the archive, for this machine's architecture.
@@ -193,32 +173,20 @@ impl Archive {
             return index.manifests.iter().map(|d| self.oci_image(d)).collect();
         }
         if self.members.contains_key("manifest.json") {
-            let manifests: Vec<DockerManifest> =
-                parse("manifest.json", &self.document("manifest.json")?)?;
+            let manifests: Vec<DockerManifest> = parse("manifest.json", &self.document("manifest.json")?)?;
             return manifests.iter().map(|m| self.docker_image(m)).collect();
         }
-        Err(OciError::NotAnImage {
-            path: self.path.clone(),
-        })
+        Err(OciError::NotAnImage { path: self.path.clone() })
     }
 
     /// Applies the layers of an image, lowest first, to an empty directory.
     pub fn unpack(&self, image: &ArchiveImage, root: &Path) -> Result<(), OciError> {
-        image
-            .layers
-            .iter()
-            .try_for_each(|layer| self.unpack_layer(layer, root))
+        image.layers.iter().try_for_each(|layer| self.unpack_layer(layer, root))
     }
 
     fn unpack_layer(&self, layer: &Layer, root: &Path) -> Result<(), OciError> {
-        let wrap = |source| OciError::Unpack {
-            what: layer.member.clone(),
-            source,
-        };
-        let mut blob = Hashing::new(io::BufReader::with_capacity(
-            1 << 18,
-            self.member(&layer.member)?,
-        ));
+        let wrap = |source| OciError::Unpack { what: layer.member.clone(), source };
+        let mut blob = Hashing::new(io::BufReader::with_capacity(1 << 18, self.member(&layer.member)?));
         let mut head = [0u8; 4];
         let mut filled = 0;
         while filled < head.len() {
@@ -257,28 +225,17 @@ impl Archive {
     fn oci_image(&self, descriptor: &Descriptor) -> Result<ArchiveImage, OciError> {
         let digest: Digest = descriptor.digest.parse()?;
         let document = self.blob(&digest)?;
-        let name = descriptor
-            .annotations
-            .get(FULL_NAME)
-            .or_else(|| descriptor.annotations.get(REF_NAME))
-            .cloned();
+        let name = descriptor.annotations.get(FULL_NAME).or_else(|| descriptor.annotations.get(REF_NAME)).cloned();
         if descriptor.media_type == INDEX || descriptor.media_type == DOCKER_LIST {
             let index: Index = parse(&descriptor.digest, &document)?;
             let (os, architecture) = this_platform();
             let fitting = index
                 .manifests
                 .iter()
-                .find(|d| {
-                    d.platform
-                        .as_ref()
-                        .is_none_or(|p| p.os == os && p.architecture == architecture)
-                })
+                .find(|d| d.platform.as_ref().is_none_or(|p| p.os == os && p.architecture == architecture))
                 .ok_or_else(|| OciError::NoPlatform(format!("{os}/{architecture}")))?;
             let image = self.oci_image(fitting)?;
-            return Ok(ArchiveImage {
-                name: name.or(image.name.clone()),
-                ..image
-            });
+            return Ok(ArchiveImage { name: name.or(image.name.clone()), ..image });
         }
         let manifest: Manifest = parse(&descriptor.digest, &document)?;
         let layers = manifest
@@ -286,52 +243,27 @@ impl Archive {
             .iter()
             .map(|l| {
                 let digest: Digest = l.digest.parse()?;
-                Ok(Layer {
-                    member: blob_name(&digest),
-                    check: Check::Blob(digest),
-                })
+                Ok(Layer { member: blob_name(&digest), check: Check::Blob(digest) })
             })
             .collect::<Result<_, OciError>>()?;
-        Ok(ArchiveImage {
-            name,
-            digest,
-            layers,
-        })
+        Ok(ArchiveImage { name, digest, layers })
     }
 
     fn docker_image(&self, manifest: &DockerManifest) -> Result<ArchiveImage, OciError> {
         let document = self.document(&manifest.config)?;
         let digest = Digest::of(&document);
         // The member is named after its digest: `<hex>.json` or `blobs/sha256/<hex>`.
-        let stem = manifest
-            .config
-            .rsplit('/')
-            .next()
-            .unwrap_or_default()
-            .trim_end_matches(".json");
-        matches(
-            &manifest.config,
-            &format!("sha256:{stem}").parse()?,
-            digest.clone(),
-        )?;
+        let stem = manifest.config.rsplit('/').next().unwrap_or_default().trim_end_matches(".json");
+        matches(&manifest.config, &format!("sha256:{stem}").parse()?, digest.clone())?;
         let config: DockerConfig = parse(&manifest.config, &document)?;
         if config.rootfs.diff_ids.len() != manifest.layers.len() {
             return Err(OciError::Missing("a layer of its configuration".into()));
         }
         let layers = std::iter::zip(&manifest.layers, &config.rootfs.diff_ids)
-            .map(|(member, id)| {
-                Ok(Layer {
-                    member: member.clone(),
-                    check: Check::Uncompressed(id.parse()?),
-                })
-            })
+            .map(|(member, id)| Ok(Layer { member: member.clone(), check: Check::Uncompressed(id.parse()?) }))
             .collect::<Result<_, OciError>>()?;
         let name = manifest.repo_tags.as_ref().and_then(|t| t.first()).cloned();
-        Ok(ArchiveImage {
-            name,
-            digest,
-            layers,
-        })
+        Ok(ArchiveImage { name, digest, layers })
     }
 
     fn blob(&self, digest: &Digest) -> Result<Vec<u8>, OciError> {
@@ -347,24 +279,13 @@ impl Archive {
         if member.limit() > MAX_DOCUMENT {
             return Err(OciError::DocumentTooBig(name.to_string()));
         }
-        member
-            .read_to_end(&mut out)
-            .map_err(|source| OciError::Read {
-                path: self.path.clone(),
-                source,
-            })?;
+        member.read_to_end(&mut out).map_err(|source| OciError::Read { path: self.path.clone(), source })?;
         Ok(out)
     }
 
     fn member(&self, name: &str) -> Result<io::Take<File>, OciError> {
-        let wrap = |source| OciError::Read {
-            path: self.path.clone(),
-            source,
-        };
-        let &(offset, size) = self
-            .members
-            .get(name)
-            .ok_or_else(|| OciError::Missing(name.to_string()))?;
+        let wrap = |source| OciError::Read { path: self.path.clone(), source };
+        let &(offset, size) = self.members.get(name).ok_or_else(|| OciError::Missing(name.to_string()))?;
         let mut file = File::open(&self.path).map_err(wrap)?;
         file.seek(SeekFrom::Start(offset)).map_err(wrap)?;
         Ok(file.take(size))
@@ -373,15 +294,8 @@ impl Archive {
 
 /// Writes an OCI archive with one uncompressed layer that holds `files` (path in the image, file on disk).
 /// The same files and reference give the same bytes. Returns the digest of the manifest.
-pub fn write_archive(
-    out: &Path,
-    reference: &str,
-    files: &[(String, PathBuf)],
-) -> Result<Digest, OciError> {
-    let wrap = |source| OciError::Write {
-        path: out.to_path_buf(),
-        source,
-    };
+pub fn write_archive(out: &Path, reference: &str, files: &[(String, PathBuf)]) -> Result<Digest, OciError> {
+    let wrap = |source| OciError::Write { path: out.to_path_buf(), source };
     let mut partial = out.as_os_str().to_owned();
     partial.push(format!(".{}.partial", std::process::id()));
     let partial = PathBuf::from(partial);
@@ -395,20 +309,12 @@ pub fn write_archive(
     result.map_err(wrap)
 }
 
-fn write_archive_to(
-    out: &Path,
-    reference: &str,
-    files: &[(String, PathBuf)],
-) -> io::Result<Digest> {
+fn write_archive_to(out: &Path, reference: &str, files: &[(String, PathBuf)]) -> io::Result<Digest> {
     // The layer goes to a file of its own first: its digest is its name in the archive.
     let mut layer_file = tempfile_beside(out)?;
     let mut layer = tar::Builder::new(Hashing::new(io::BufWriter::new(&layer_file)));
     for (path, source) in files {
-        add(
-            &mut layer,
-            path.trim_start_matches('/'),
-            File::open(source)?,
-        )?;
+        add(&mut layer, path.trim_start_matches('/'), File::open(source)?)?;
     }
     let layer = layer.into_inner()?;
     let layer_size = layer.bytes();
@@ -442,10 +348,7 @@ fn write_archive_to(
     let file = File::create(out)?;
     let mut tar = tar::Builder::new(io::BufWriter::new(&file));
     for (name, text) in [
-        (
-            "oci-layout".to_string(),
-            r#"{"imageLayoutVersion":"1.0.0"}"#,
-        ),
+        ("oci-layout".to_string(), r#"{"imageLayoutVersion":"1.0.0"}"#),
         ("index.json".to_string(), index.as_str()),
         (blob_name(&digest), manifest.as_str()),
         (blob_name(&config_digest), config.as_str()),
@@ -453,11 +356,7 @@ fn write_archive_to(
         tar.append_data(&mut header(text.len() as u64), name, text.as_bytes())?;
     }
     layer_file.seek(SeekFrom::Start(0))?;
-    tar.append_data(
-        &mut header(layer_size),
-        blob_name(&layer_digest),
-        &layer_file,
-    )?;
+    tar.append_data(&mut header(layer_size), blob_name(&layer_digest), &layer_file)?;
     tar.into_inner()?.flush()?;
     file.sync_all()?;
     Ok(digest)
@@ -490,12 +389,7 @@ fn header(size: u64) -> tar::Header {
 fn tempfile_beside(path: &Path) -> io::Result<File> {
     let mut name = path.as_os_str().to_owned();
     name.push(".layer");
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(&name)?;
+    let file = File::options().read(true).write(true).create(true).truncate(true).open(&name)?;
     std::fs::remove_file(&name)?;
     Ok(file)
 }
@@ -531,20 +425,13 @@ fn normal(path: &Path) -> String {
 }
 
 fn parse<'a, T: Deserialize<'a>>(what: &str, document: &'a [u8]) -> Result<T, OciError> {
-    serde_json::from_slice(document).map_err(|source| OciError::Document {
-        what: what.to_string(),
-        source,
-    })
+    serde_json::from_slice(document).map_err(|source| OciError::Document { what: what.to_string(), source })
 }
 
 fn matches(what: &str, wanted: &Digest, found: Digest) -> Result<(), OciError> {
     if *wanted == found {
         Ok(())
     } else {
-        Err(OciError::Mismatch {
-            what: what.to_string(),
-            wanted: wanted.clone(),
-            found,
-        })
+        Err(OciError::Mismatch { what: what.to_string(), wanted: wanted.clone(), found })
     }
 }

@@ -38,66 +38,42 @@ impl FromStr for Reference {
             _ => (name, None),
         };
         let (domain, path) = match name.split_once('/') {
-            Some((first, rest)) if first.contains(['.', ':']) || first == "localhost" => {
-                (first, rest)
-            }
+            Some((first, rest)) if first.contains(['.', ':']) || first == "localhost" => (first, rest),
             _ => (DEFAULT_DOMAIN, name),
         };
-        let domain = if domain == "index.docker.io" {
-            DEFAULT_DOMAIN
-        } else {
-            domain
-        };
+        let domain = if domain == "index.docker.io" { DEFAULT_DOMAIN } else { domain };
         let path = match path {
             p if domain == DEFAULT_DOMAIN && !p.contains('/') => format!("library/{p}"),
             p => p.to_string(),
         };
         let good_part = |p: &str| {
             !p.is_empty()
-                && p.bytes()
-                    .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-'))
+                && p.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-'))
                 && p.starts_with(|c: char| c.is_ascii_alphanumeric())
         };
         let good_domain = domain.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '[')
-            && domain.bytes().all(|b| {
-                b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b':' | b'[' | b']')
-            });
+            && domain.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b':' | b'[' | b']'));
         let good_tag = |t: &String| {
             !t.is_empty()
                 && t.len() <= 128
-                && t.bytes()
-                    .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+                && t.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
                 && !t.starts_with(['.', '-'])
         };
-        if !good_domain
-            || path.len() > 255
-            || !path.split('/').all(good_part)
-            || !tag.as_ref().is_none_or(good_tag)
-        {
+        if !good_domain || path.len() > 255 || !path.split('/').all(good_part) || !tag.as_ref().is_none_or(good_tag) {
             return Err(bad());
         }
         let tag = match (tag, &digest) {
             (None, None) => Some(DEFAULT_TAG.to_string()),
             (tag, _) => tag,
         };
-        Ok(Reference {
-            domain: domain.to_string(),
-            path,
-            tag,
-            digest,
-        })
+        Ok(Reference { domain: domain.to_string(), path, tag, digest })
     }
 }
 
 impl Reference {
     /// The name that a tag is kept under: the digest, if any, says which content, not which name.
     pub fn tagged(&self) -> String {
-        format!(
-            "{}/{}:{}",
-            self.domain,
-            self.path,
-            self.tag.as_deref().unwrap_or(DEFAULT_TAG)
-        )
+        format!("{}/{}:{}", self.domain, self.path, self.tag.as_deref().unwrap_or(DEFAULT_TAG))
     }
 }
 
@@ -126,40 +102,19 @@ mod tests {
             ("demo:1", "docker.io/library/demo:1"),
             ("library/demo", "docker.io/library/demo:latest"),
             ("docker.io/demo", "docker.io/library/demo:latest"),
-            (
-                "index.docker.io/library/demo",
-                "docker.io/library/demo:latest",
-            ),
-            (
-                "ferrovirt/demo-guest:latest",
-                "docker.io/ferrovirt/demo-guest:latest",
-            ),
+            ("index.docker.io/library/demo", "docker.io/library/demo:latest"),
+            ("ferrovirt/demo-guest:latest", "docker.io/ferrovirt/demo-guest:latest"),
             ("localhost/a/b/c:x_Y.z", "localhost/a/b/c:x_Y.z"),
             ("registry:5000/a", "registry:5000/a:latest"),
             ("registry.example.com/a/b:v1", "registry.example.com/a/b:v1"),
             (&format!("demo@{d}"), &format!("docker.io/library/demo@{d}")),
-            (
-                &format!("demo:1@{d}"),
-                &format!("docker.io/library/demo:1@{d}"),
-            ),
+            (&format!("demo:1@{d}"), &format!("docker.io/library/demo:1@{d}")),
         ] {
             assert_eq!(given.parse::<Reference>().unwrap().to_string(), wanted);
         }
-        for bad in [
-            "",
-            ":",
-            "/",
-            "a b",
-            "A",
-            "a//b",
-            "../a",
-            "a/..",
-            "a:",
-            "a:-x",
-            "a@sha256:1",
-            "a/b:c/d",
-            "localhost/",
-        ] {
+        for bad in
+            ["", ":", "/", "a b", "A", "a//b", "../a", "a/..", "a:", "a:-x", "a@sha256:1", "a/b:c/d", "localhost/"]
+        {
             assert!(bad.parse::<Reference>().is_err(), "{bad}");
         }
     }

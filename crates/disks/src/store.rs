@@ -68,29 +68,18 @@ struct Record {
 impl ImageStore {
     /// Opens the store, making the directory if need be, and clears away what dead imports left.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
-        let store = ImageStore {
-            dir: dir.to_path_buf(),
-        };
+        let store = ImageStore { dir: dir.to_path_buf() };
         let refs = store.refs();
         fs::create_dir_all(&refs).map_err(at(&refs))?;
         for entry in fs::read_dir(dir).map_err(at(dir))? {
             let path = entry.map_err(at(dir))?.path();
-            let name = path
-                .file_name()
-                .and_then(|n| n.to_str())
-                .unwrap_or_default();
-            let owner = [".incoming-", ".removed-", ".ref-"]
-                .iter()
-                .find_map(|p| name.strip_prefix(p));
+            let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+            let owner = [".incoming-", ".removed-", ".ref-"].iter().find_map(|p| name.strip_prefix(p));
             let pid = owner.and_then(|o| o.split('-').next());
             if let Some(pid) = pid
                 && !Path::new("/proc").join(pid).exists()
             {
-                let gone = if path.is_dir() {
-                    fs::remove_dir_all(&path)
-                } else {
-                    fs::remove_file(&path)
-                };
+                let gone = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
                 gone.map_err(at(&path))?;
             }
         }
@@ -100,18 +89,13 @@ impl ImageStore {
     /// Brings the image of an archive into the store under `name`, or under the name the archive gives it.
     /// Importing what is already there is quick and changes nothing.
     pub fn import(&self, archive: &Path, name: Option<&str>) -> Result<Image, StoreError> {
-        let wrap = |source| StoreError::Archive {
-            path: archive.to_path_buf(),
-            source,
-        };
+        let wrap = |source| StoreError::Archive { path: archive.to_path_buf(), source };
         let opened = Archive::open(archive).map_err(wrap)?;
         let image = choose(archive, opened.images().map_err(wrap)?, name)?;
         let name: Reference = match name.or(image.name.as_deref()) {
             Some(name) => name.parse()?,
             None => {
-                return Err(StoreError::NoName {
-                    path: archive.to_path_buf(),
-                });
+                return Err(StoreError::NoName { path: archive.to_path_buf() });
             }
         };
         let target = self.image_dir(&image.digest);
@@ -120,10 +104,7 @@ impl ImageStore {
             let rootfs = incoming.0.join("rootfs");
             fs::create_dir_all(&rootfs).map_err(at(&rootfs))?;
             opened.unpack(&image, &rootfs).map_err(wrap)?;
-            let record = Record {
-                digest: image.digest.to_string(),
-                size: tree_size(&rootfs).map_err(at(&rootfs))?,
-            };
+            let record = Record { digest: image.digest.to_string(), size: tree_size(&rootfs).map_err(at(&rootfs))? };
             let record_path = incoming.0.join("image.json");
             let text = serde_json::to_vec(&record).map_err(|e| at(&record_path)(e.into()))?;
             write_durably(&record_path, &text).map_err(at(&record_path))?;
@@ -137,8 +118,7 @@ impl ImageStore {
         }
         self.point(&name, &image.digest)?;
         let reference = name.tagged();
-        self.load(&image.digest, &reference)
-            .ok_or(StoreError::NotFound(reference))
+        self.load(&image.digest, &reference).ok_or(StoreError::NotFound(reference))
     }
 
     /// The image that a reference stands for here: `name`, `name:tag`, `name@sha256:…` or `sha256:…`.
@@ -150,11 +130,7 @@ impl ImageStore {
         let parsed: Reference = reference.parse().ok()?;
         let digest = match &parsed.digest {
             Some(digest) => digest.clone(),
-            None => fs::read_to_string(self.refs().join(escape(&parsed.tagged())))
-                .ok()?
-                .trim()
-                .parse()
-                .ok()?,
+            None => fs::read_to_string(self.refs().join(escape(&parsed.tagged()))).ok()?.trim().parse().ok()?,
         };
         self.load(&digest, &parsed.to_string())
     }
@@ -168,8 +144,7 @@ impl ImageStore {
         for entry in fs::read_dir(&self.dir).map_err(at(&self.dir))? {
             let name = entry.map_err(at(&self.dir))?.file_name();
             let digest = name.to_str().and_then(|n| n.strip_prefix("sha256-"));
-            let Some(Ok(digest)) = digest.map(|hex| format!("sha256:{hex}").parse::<Digest>())
-            else {
+            let Some(Ok(digest)) = digest.map(|hex| format!("sha256:{hex}").parse::<Digest>()) else {
                 continue;
             };
             if !images.iter().any(|i| i.digest == digest.to_string()) {
@@ -184,9 +159,7 @@ impl ImageStore {
     /// Whether a running VM still uses them is for the caller to know.
     pub fn remove(&self, reference: &str) -> Result<(), StoreError> {
         let _lock = self.lock()?;
-        let image = self
-            .resolve(reference)
-            .ok_or_else(|| StoreError::NotFound(reference.to_string()))?;
+        let image = self.resolve(reference).ok_or_else(|| StoreError::NotFound(reference.to_string()))?;
         let by_digest = reference.parse::<Digest>().is_ok() || reference.contains('@');
         let mut others = 0;
         for (name, digest) in self.names()? {
@@ -211,8 +184,7 @@ impl ImageStore {
 
     fn load(&self, digest: &Digest, reference: &str) -> Option<Image> {
         let dir = self.image_dir(digest);
-        let record: Record =
-            serde_json::from_slice(&fs::read(dir.join("image.json")).ok()?).ok()?;
+        let record: Record = serde_json::from_slice(&fs::read(dir.join("image.json")).ok()?).ok()?;
         Some(Image {
             reference: reference.to_string(),
             digest: record.digest,
@@ -235,9 +207,7 @@ impl ImageStore {
         let mut out = Vec::new();
         for entry in fs::read_dir(&refs).map_err(at(&refs))? {
             let path = entry.map_err(at(&refs))?.path();
-            let digest = fs::read_to_string(&path)
-                .ok()
-                .and_then(|t| t.trim().parse().ok());
+            let digest = fs::read_to_string(&path).ok().and_then(|t| t.trim().parse().ok());
             let name = path.file_name().and_then(|n| n.to_str()).map(unescape);
             out.extend(name.zip(digest));
         }
@@ -246,12 +216,7 @@ impl ImageStore {
 
     fn lock(&self) -> Result<File, StoreError> {
         let path = self.dir.join(".lock");
-        let file = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path)
-            .map_err(at(&path))?;
+        let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(at(&path))?;
         file.lock().map_err(at(&path))?;
         Ok(file)
     }
@@ -266,11 +231,7 @@ impl ImageStore {
 
     fn scratch(&self, what: &str) -> PathBuf {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        self.dir.join(format!(
-            ".{what}-{}-{}",
-            std::process::id(),
-            NEXT.fetch_add(1, Ordering::Relaxed)
-        ))
+        self.dir.join(format!(".{what}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)))
     }
 }
 
@@ -283,35 +244,21 @@ impl Drop for Scratch {
     }
 }
 
-fn choose(
-    archive: &Path,
-    mut images: Vec<ArchiveImage>,
-    name: Option<&str>,
-) -> Result<ArchiveImage, StoreError> {
+fn choose(archive: &Path, mut images: Vec<ArchiveImage>, name: Option<&str>) -> Result<ArchiveImage, StoreError> {
     let canonical = |n: &str| n.parse::<Reference>().ok();
     let wanted = name.and_then(canonical);
-    let named = images
-        .iter()
-        .position(|i| wanted.is_some() && i.name.as_deref().and_then(canonical) == wanted);
+    let named = images.iter().position(|i| wanted.is_some() && i.name.as_deref().and_then(canonical) == wanted);
     match (named, images.len()) {
         (Some(i), _) => Ok(images.swap_remove(i)),
-        (None, 0) => Err(StoreError::Empty {
-            path: archive.to_path_buf(),
-        }),
+        (None, 0) => Err(StoreError::Empty { path: archive.to_path_buf() }),
         (None, 1) => Ok(images.swap_remove(0)),
-        (None, count) => Err(StoreError::Ambiguous {
-            path: archive.to_path_buf(),
-            count,
-        }),
+        (None, count) => Err(StoreError::Ambiguous { path: archive.to_path_buf(), count }),
     }
 }
 
 fn at(path: &Path) -> impl Fn(io::Error) -> StoreError + use<> {
     let path = path.to_path_buf();
-    move |source| StoreError::Io {
-        path: path.clone(),
-        source,
-    }
+    move |source| StoreError::Io { path: path.clone(), source }
 }
 
 /// A reference as a file name. Canonical references have no percent sign.
@@ -338,11 +285,7 @@ fn tree_size(dir: &Path) -> io::Result<u64> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let metadata = entry.metadata()?;
-        total += if metadata.is_dir() {
-            tree_size(&entry.path())?
-        } else {
-            metadata.len()
-        };
+        total += if metadata.is_dir() { tree_size(&entry.path())? } else { metadata.len() };
     }
     Ok(total)
 }

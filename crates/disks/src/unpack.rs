@@ -53,11 +53,7 @@ pub(crate) fn layer(root: &Path, tar: impl Read) -> io::Result<()> {
     Ok(())
 }
 
-fn write_entry<R: Read>(
-    root: &Path,
-    place: &Path,
-    entry: &mut tar::Entry<'_, R>,
-) -> io::Result<()> {
+fn write_entry<R: Read>(root: &Path, place: &Path, entry: &mut tar::Entry<'_, R>) -> io::Result<()> {
     let target = root.join(place);
     let mode = entry.header().mode().unwrap_or(0o755);
     match entry.header().entry_type() {
@@ -76,16 +72,12 @@ fn write_entry<R: Read>(
             file.sync_data()
         }
         EntryType::Symlink => {
-            let link = entry
-                .link_name()?
-                .ok_or_else(|| bad("a symbolic link without a target"))?;
+            let link = entry.link_name()?.ok_or_else(|| bad("a symbolic link without a target"))?;
             remove(&target)?;
             symlink(confined(place, &link), &target)
         }
         EntryType::Link => {
-            let link = entry
-                .link_name()?
-                .ok_or_else(|| bad("a hard link without a target"))?;
+            let link = entry.link_name()?.ok_or_else(|| bad("a hard link without a target"))?;
             hard_link(root, place, &plain(&link)?)
         }
         other => {
@@ -96,9 +88,7 @@ fn write_entry<R: Read>(
 }
 
 fn hard_link(root: &Path, place: &Path, link: &Path) -> io::Result<()> {
-    let name = link
-        .file_name()
-        .ok_or_else(|| bad("a hard link to the root"))?;
+    let name = link.file_name().ok_or_else(|| bad("a hard link to the root"))?;
     let source = directory(root, link.parent().unwrap_or(Path::new("")))?.join(name);
     let (from, to) = (root.join(&source), root.join(place));
     let kind = from.symlink_metadata()?.file_type();
@@ -126,10 +116,7 @@ fn plain(path: &Path) -> io::Result<PathBuf> {
             Component::Normal(name) => out.push(name),
             Component::RootDir | Component::CurDir => {}
             Component::ParentDir | Component::Prefix(_) => {
-                return Err(bad(&format!(
-                    "the path {} leaves the image",
-                    path.display()
-                )));
+                return Err(bad(&format!("the path {} leaves the image", path.display())));
             }
         }
     }
@@ -200,11 +187,7 @@ fn confined(place: &Path, link: &Path) -> PathBuf {
     let depth = place.components().count().saturating_sub(1);
     let mut out: PathBuf = std::iter::repeat_n("..", depth).collect();
     out.push(resolve_link(place, link));
-    if out.as_os_str().is_empty() {
-        PathBuf::from(".")
-    } else {
-        out
-    }
+    if out.as_os_str().is_empty() { PathBuf::from(".") } else { out }
 }
 
 fn remove(path: &Path) -> io::Result<()> {

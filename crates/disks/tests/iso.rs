@@ -29,19 +29,9 @@ fn config_drive() -> Files {
 
 /// Names that fight for the same 8.3 and Joliet identifiers, names of every length, a directory of many sectors.
 fn awkward() -> Files {
-    let mut files: Files = (0..300)
-        .map(|i| {
-            (
-                format!("many/a-rather-long-name-{i:04}.conf"),
-                vec![b'x'; i],
-            )
-        })
-        .collect();
+    let mut files: Files = (0..300).map(|i| (format!("many/a-rather-long-name-{i:04}.conf"), vec![b'x'; i])).collect();
     for length in [1, 63, 64, 65, 100, 155, 160, 199, 200, 201, 254, 255] {
-        files.push((
-            format!("long/{}", "n".repeat(length)),
-            length.to_string().into_bytes(),
-        ));
+        files.push((format!("long/{}", "n".repeat(length)), length.to_string().into_bytes()));
     }
     files.push((".dot".into(), b"dot".to_vec()));
     files.push(("UPPER.TXT".into(), b"upper".to_vec()));
@@ -52,12 +42,7 @@ fn awkward() -> Files {
 }
 
 fn cases() -> Vec<(&'static str, Files)> {
-    vec![
-        ("cidata", cidata()),
-        ("config-2", config_drive()),
-        ("awkward", awkward()),
-        ("empty", vec![]),
-    ]
+    vec![("cidata", cidata()), ("config-2", config_drive()), ("awkward", awkward()), ("empty", vec![])]
 }
 
 #[test]
@@ -73,12 +58,7 @@ fn every_name_space_reads_back() {
         contents.sort();
         assert_eq!(joliet, contents, "{label}: Joliet");
     }
-    let names: Vec<String> = read(
-        &build_iso("config-2", &config_drive()).unwrap(),
-        Kind::Joliet,
-    )
-    .into_keys()
-    .collect();
+    let names: Vec<String> = read(&build_iso("config-2", &config_drive()).unwrap(), Kind::Joliet).into_keys().collect();
     assert_eq!(
         names,
         [
@@ -110,16 +90,8 @@ fn bad_input_is_named() {
         check("x", file(path), "relative path");
     }
     check("x", file(&"n".repeat(256)), "255");
-    check(
-        "x",
-        vec![("a".into(), vec![]), ("a".into(), vec![])],
-        "twice",
-    );
-    check(
-        "x",
-        vec![("a".into(), vec![]), ("a/b".into(), vec![])],
-        "twice",
-    );
+    check("x", vec![("a".into(), vec![]), ("a".into(), vec![])], "twice");
+    check("x", vec![("a".into(), vec![]), ("a/b".into(), vec![])], "twice");
     let error = write_iso(Path::new("/nonexistent/x.iso"), "x", &cidata()).unwrap_err();
     assert!(matches!(error, IsoError::Write { .. }));
 }
@@ -130,16 +102,9 @@ fn blkid_and_the_kernel_agree() {
     for (label, files) in cases() {
         let path = dir.path().join("disk.iso");
         write_iso(&path, label, &files).unwrap();
-        if let Ok(out) = Command::new("blkid")
-            .args(["-p", "-o", "export"])
-            .arg(&path)
-            .output()
-        {
+        if let Ok(out) = Command::new("blkid").args(["-p", "-o", "export"]).arg(&path).output() {
             let text = String::from_utf8(out.stdout).unwrap();
-            assert!(
-                text.lines().any(|l| l == format!("LABEL={label}")),
-                "{text}"
-            );
+            assert!(text.lines().any(|l| l == format!("LABEL={label}")), "{text}");
             assert!(text.lines().any(|l| l == "TYPE=iso9660"), "{text}");
         }
         let target = dir.path().join("mnt");
@@ -152,18 +117,8 @@ fn blkid_and_the_kernel_agree() {
             .is_ok_and(|s| s.success());
         if mounted {
             let seen = tree(&target);
-            assert!(
-                Command::new("umount")
-                    .arg(&target)
-                    .status()
-                    .unwrap()
-                    .success()
-            );
-            assert_eq!(
-                seen,
-                files.into_iter().collect(),
-                "{label}: the kernel's view"
-            );
+            assert!(Command::new("umount").arg(&target).status().unwrap().success());
+            assert_eq!(seen, files.into_iter().collect(), "{label}: the kernel's view");
         } else {
             eprintln!("no loop mount here; {label} checked by the parser only");
         }
@@ -179,12 +134,7 @@ fn tree(root: &Path) -> BTreeMap<String, Vec<u8>> {
             if path.is_dir() {
                 todo.push(path);
             } else {
-                let name = path
-                    .strip_prefix(root)
-                    .unwrap()
-                    .to_str()
-                    .unwrap()
-                    .to_string();
+                let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_string();
                 out.insert(name, std::fs::read(&path).unwrap());
             }
         }
@@ -201,25 +151,17 @@ enum Kind {
 /// A reader that follows the volume descriptor, not the writer's own layout.
 fn read(image: &[u8], kind: Kind) -> BTreeMap<String, Vec<u8>> {
     let wanted = if kind == Kind::Joliet { 2 } else { 1 };
-    let descriptor = (16..32)
-        .map(|s| &image[s * 2048..(s + 1) * 2048])
-        .find(|d| d[0] == wanted && &d[1..6] == b"CD001")
-        .unwrap();
+    let descriptor =
+        (16..32).map(|s| &image[s * 2048..(s + 1) * 2048]).find(|d| d[0] == wanted && &d[1..6] == b"CD001").unwrap();
     let word = |at: &[u8]| {
-        let (little, big) = (
-            u32::from_le_bytes(at[..4].try_into().unwrap()),
-            u32::from_be_bytes(at[4..8].try_into().unwrap()),
-        );
+        let (little, big) =
+            (u32::from_le_bytes(at[..4].try_into().unwrap()), u32::from_be_bytes(at[4..8].try_into().unwrap()));
         assert_eq!(little, big);
         little as usize
     };
     assert_eq!(word(&descriptor[80..]) * 2048, image.len());
     let mut out = BTreeMap::new();
-    let mut todo = vec![(
-        String::new(),
-        word(&descriptor[158..]),
-        word(&descriptor[166..]),
-    )];
+    let mut todo = vec![(String::new(), word(&descriptor[158..]), word(&descriptor[166..]))];
     while let Some((prefix, sector, size)) = todo.pop() {
         for sector in image[sector * 2048..sector * 2048 + size].chunks(2048) {
             let mut rest = sector;
@@ -232,31 +174,17 @@ fn read(image: &[u8], kind: Kind) -> BTreeMap<String, Vec<u8>> {
                 }
                 let name = match kind {
                     Kind::Joliet => {
-                        let units: Vec<u16> = id
-                            .chunks(2)
-                            .map(|c| u16::from_be_bytes([c[0], c[1]]))
-                            .collect();
-                        String::from_utf16_lossy(&units)
-                            .trim_end_matches(";1")
-                            .to_string()
+                        let units: Vec<u16> = id.chunks(2).map(|c| u16::from_be_bytes([c[0], c[1]])).collect();
+                        String::from_utf16_lossy(&units).trim_end_matches(";1").to_string()
                     }
-                    Kind::RockRidge => {
-                        rock_ridge_name(image, &r[(33 + id.len()).next_multiple_of(2)..], &word)
-                    }
+                    Kind::RockRidge => rock_ridge_name(image, &r[(33 + id.len()).next_multiple_of(2)..], &word),
                 };
                 let (at, length) = (word(&r[2..]), word(&r[10..]));
-                let path = if prefix.is_empty() {
-                    name
-                } else {
-                    format!("{prefix}/{name}")
-                };
+                let path = if prefix.is_empty() { name } else { format!("{prefix}/{name}") };
                 if r[25] & 2 != 0 {
                     todo.push((path, at, length));
                 } else {
-                    assert!(
-                        out.insert(path, image[at * 2048..at * 2048 + length].to_vec())
-                            .is_none()
-                    );
+                    assert!(out.insert(path, image[at * 2048..at * 2048 + length].to_vec()).is_none());
                 }
             }
         }
@@ -264,11 +192,7 @@ fn read(image: &[u8], kind: Kind) -> BTreeMap<String, Vec<u8>> {
     out
 }
 
-fn rock_ridge_name<'a>(
-    image: &'a [u8],
-    mut area: &'a [u8],
-    word: &dyn Fn(&[u8]) -> usize,
-) -> String {
+fn rock_ridge_name<'a>(image: &'a [u8], mut area: &'a [u8], word: &dyn Fn(&[u8]) -> usize) -> String {
     let mut name = Vec::new();
     let mut more = None;
     loop {

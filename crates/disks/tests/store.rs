@@ -32,11 +32,7 @@ fn tar_of(members: &[Member<'_>]) -> Layer {
         if is_link {
             h.as_old_mut().linkname[..content.len()].copy_from_slice(content.as_bytes());
         }
-        let data = if kind == EntryType::Regular {
-            content.as_bytes()
-        } else {
-            b""
-        };
+        let data = if kind == EntryType::Regular { content.as_bytes() } else { b"" };
         h.set_size(data.len() as u64);
         h.set_cksum();
         tar.append(&h, data).unwrap();
@@ -67,9 +63,7 @@ fn pack(layer: &[u8], packing: Packing) -> Layer {
             out.write_all(layer).unwrap();
             out.finish().unwrap()
         }
-        Packing::Zstd => {
-            ruzstd::encoding::compress_to_vec(layer, ruzstd::encoding::CompressionLevel::Fastest)
-        }
+        Packing::Zstd => ruzstd::encoding::compress_to_vec(layer, ruzstd::encoding::CompressionLevel::Fastest),
     }
 }
 
@@ -94,10 +88,11 @@ fn write_members(path: &Path, members: &[(String, Vec<u8>)]) {
 fn oci(path: &Path, name: &str, layers: &[Layer], packing: Packing) {
     let mut members = Vec::new();
     let config = blob(&mut members, b"{}".to_vec());
-    let layers: Vec<_> =
-        layers.iter().map(|l| json!({"mediaType": "x", "digest": blob(&mut members, pack(l, packing)), "size": 1})).collect();
-    let manifest =
-        json!({"schemaVersion": 2, "config": {"digest": config, "size": 2}, "layers": layers});
+    let layers: Vec<_> = layers
+        .iter()
+        .map(|l| json!({"mediaType": "x", "digest": blob(&mut members, pack(l, packing)), "size": 1}))
+        .collect();
+    let manifest = json!({"schemaVersion": 2, "config": {"digest": config, "size": 2}, "layers": layers});
     let manifest = blob(&mut members, manifest.to_string().into_bytes());
     let inner = json!({"manifests": [
         {"digest": format!("sha256:{}", "0".repeat(64)), "platform": {"os": "linux", "architecture": "mips"}},
@@ -120,9 +115,7 @@ fn docker(path: &Path, name: &str, layers: &[Layer]) {
         members.push((format!("{i}/layer.tar"), layer.clone()));
     }
     let ids: Vec<String> = layers.iter().map(|l| Digest::of(l).to_string()).collect();
-    let config = json!({"rootfs": {"type": "layers", "diff_ids": ids}})
-        .to_string()
-        .into_bytes();
+    let config = json!({"rootfs": {"type": "layers", "diff_ids": ids}}).to_string().into_bytes();
     let config_name = format!("{}.json", Digest::of(&config).hex());
     members.push((config_name.clone(), config));
     let manifest = json!([{"Config": config_name, "RepoTags": [name], "Layers": names}]);
@@ -137,18 +130,10 @@ fn tree(root: &Path) -> BTreeMap<String, String> {
     while let Some(dir) = todo.pop() {
         for entry in fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
-            let name = path
-                .strip_prefix(root)
-                .unwrap()
-                .to_str()
-                .unwrap()
-                .to_string();
+            let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_string();
             let kind = path.symlink_metadata().unwrap();
             if kind.is_symlink() {
-                out.insert(
-                    name,
-                    format!("-> {}", fs::read_link(&path).unwrap().display()),
-                );
+                out.insert(name, format!("-> {}", fs::read_link(&path).unwrap().display()));
             } else if kind.is_dir() {
                 todo.push(path);
             } else {
@@ -161,27 +146,16 @@ fn tree(root: &Path) -> BTreeMap<String, String> {
 
 fn check_layers(layers: &[Layer], wanted: &[(&str, &str)]) {
     let dir = tempfile::tempdir().unwrap();
-    let wanted: BTreeMap<String, String> = wanted
-        .iter()
-        .map(|(a, b)| (a.to_string(), b.to_string()))
-        .collect();
+    let wanted: BTreeMap<String, String> = wanted.iter().map(|(a, b)| (a.to_string(), b.to_string())).collect();
     let store = ImageStore::open(&dir.path().join("images")).unwrap();
     for packing in [Packing::Plain, Packing::Gzip, Packing::Zstd] {
         let archive = dir.path().join("oci.tar");
         oci(&archive, "demo", layers, packing);
-        assert_eq!(
-            tree(&store.import(&archive, None).unwrap().rootfs),
-            wanted,
-            "{packing:?}"
-        );
+        assert_eq!(tree(&store.import(&archive, None).unwrap().rootfs), wanted, "{packing:?}");
     }
     let archive = dir.path().join("docker.tar");
     docker(&archive, "demo:2", layers);
-    assert_eq!(
-        tree(&store.import(&archive, None).unwrap().rootfs),
-        wanted,
-        "docker"
-    );
+    assert_eq!(tree(&store.import(&archive, None).unwrap().rootfs), wanted, "docker");
 }
 
 #[test]
@@ -203,12 +177,7 @@ fn layers_apply_in_order_with_whiteouts() {
                 file("f/now-a-directory", "d"),
             ]),
         ],
-        &[
-            ("disk/a.img", "a"),
-            ("etc/y", "3"),
-            ("opq/new", "new"),
-            ("f/now-a-directory", "d"),
-        ],
+        &[("disk/a.img", "a"), ("etc/y", "3"), ("opq/new", "new"), ("f/now-a-directory", "d")],
     );
 }
 
@@ -261,49 +230,21 @@ fn hostile_archives_are_refused_and_leave_nothing() {
         assert!(text.contains(what), "{text} lacks {what}");
         assert_eq!(store.list().unwrap(), []);
         assert!(!dir.path().join("escaped").exists());
-        let left: Vec<_> = fs::read_dir(&images)
-            .unwrap()
-            .map(|e| e.unwrap().file_name())
-            .collect();
+        let left: Vec<_> = fs::read_dir(&images).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert!(left.iter().all(|n| n == "refs" || n == ".lock"), "{left:?}");
     };
     for path in ["../../../escaped", "a/../../../../escaped", "/../escaped"] {
-        oci(
-            &archive,
-            "bad",
-            &[tar_of(&[file(path, "x")])],
-            Packing::Plain,
-        );
+        oci(&archive, "bad", &[tar_of(&[file(path, "x")])], Packing::Plain);
         refuse("leaves the image");
     }
-    oci(
-        &archive,
-        "bad",
-        &[tar_of(&[(
-            "x",
-            EntryType::Link,
-            "../../../../etc/passwd",
-            0o644,
-        )])],
-        Packing::Plain,
-    );
+    oci(&archive, "bad", &[tar_of(&[("x", EntryType::Link, "../../../../etc/passwd", 0o644)])], Packing::Plain);
     refuse("leaves the image");
-    oci(
-        &archive,
-        "bad",
-        &[tar_of(&[link("a", "b"), link("b", "a"), file("a/x", "")])],
-        Packing::Plain,
-    );
+    oci(&archive, "bad", &[tar_of(&[link("a", "b"), link("b", "a"), file("a/x", "")])], Packing::Plain);
     refuse("too many symbolic links");
 
     // One changed byte in a layer.
     for packing in [Packing::Plain, Packing::Gzip] {
-        oci(
-            &archive,
-            "bad",
-            &[tar_of(&[file("disk/x", "needle")])],
-            packing,
-        );
+        oci(&archive, "bad", &[tar_of(&[file("disk/x", "needle")])], packing);
         let mut bytes = fs::read(&archive).unwrap();
         let at = match packing {
             Packing::Plain => bytes.windows(6).position(|w| w == b"needle").unwrap(),
@@ -341,14 +282,8 @@ fn names_lead_to_images() {
     let files = [("/disk/demo.qcow2".to_string(), source)];
     let digest = write_archive(&archive, "ferrovirt/demo-guest:latest", &files).unwrap();
     let first = fs::read(&archive).unwrap();
-    assert_eq!(
-        write_archive(&archive, "ferrovirt/demo-guest:latest", &files).unwrap(),
-        digest
-    );
-    assert!(
-        first == fs::read(&archive).unwrap(),
-        "the archive is reproducible"
-    );
+    assert_eq!(write_archive(&archive, "ferrovirt/demo-guest:latest", &files).unwrap(), digest);
+    assert!(first == fs::read(&archive).unwrap(), "the archive is reproducible");
 
     let image = store.import(&archive, None).unwrap();
     assert_eq!(image.reference, "docker.io/ferrovirt/demo-guest:latest");
@@ -359,22 +294,9 @@ fn names_lead_to_images() {
     let metadata = disk.metadata().unwrap();
     assert_eq!(metadata.permissions().mode() & 0o777, 0o444);
     assert!(metadata.blocks() * 512 < 1 << 20, "holes stay holes");
-    assert_eq!(
-        image
-            .rootfs
-            .join("disk")
-            .metadata()
-            .unwrap()
-            .permissions()
-            .mode()
-            & 0o555,
-        0o555
-    );
+    assert_eq!(image.rootfs.join("disk").metadata().unwrap().permissions().mode() & 0o555, 0o555);
 
-    assert_eq!(
-        store.import(&archive, Some("other:1")).unwrap().rootfs,
-        image.rootfs
-    );
+    assert_eq!(store.import(&archive, Some("other:1")).unwrap().rootfs, image.rootfs);
     let by_digest = format!("whatever@{digest}");
     for name in [
         "ferrovirt/demo-guest",
@@ -384,36 +306,13 @@ fn names_lead_to_images() {
         &digest.to_string(),
         &by_digest,
     ] {
-        assert_eq!(
-            store.resolve(name).map(|i| i.rootfs),
-            Some(image.rootfs.clone()),
-            "{name}"
-        );
+        assert_eq!(store.resolve(name).map(|i| i.rootfs), Some(image.rootfs.clone()), "{name}");
     }
-    for name in [
-        "demo-guest",
-        "ferrovirt/demo-guest:v1",
-        "../refs",
-        "",
-        "sha256:00",
-    ] {
+    for name in ["demo-guest", "ferrovirt/demo-guest:v1", "../refs", "", "sha256:00"] {
         assert_eq!(store.resolve(name), None, "{name}");
     }
-    let names = || {
-        store
-            .list()
-            .unwrap()
-            .into_iter()
-            .map(|i| i.reference)
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(
-        names(),
-        [
-            "docker.io/ferrovirt/demo-guest:latest",
-            "docker.io/library/other:1"
-        ]
-    );
+    let names = || store.list().unwrap().into_iter().map(|i| i.reference).collect::<Vec<_>>();
+    assert_eq!(names(), ["docker.io/ferrovirt/demo-guest:latest", "docker.io/library/other:1"]);
     store.remove("other:1").unwrap();
     assert!(disk.exists());
     store.remove("ferrovirt/demo-guest").unwrap();
@@ -427,29 +326,18 @@ fn parallel_imports_agree() {
     let dir = tempfile::tempdir().unwrap();
     let images = dir.path().join("images");
     let archive = dir.path().join("oci.tar");
-    oci(
-        &archive,
-        "demo",
-        &[tar_of(&[file("disk/x", "content")])],
-        Packing::Gzip,
-    );
+    oci(&archive, "demo", &[tar_of(&[file("disk/x", "content")])], Packing::Gzip);
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
                 let store = ImageStore::open(&images).unwrap();
                 let image = store.import(&archive, None).unwrap();
-                assert_eq!(
-                    fs::read_to_string(image.rootfs.join("disk/x")).unwrap(),
-                    "content"
-                );
+                assert_eq!(fs::read_to_string(image.rootfs.join("disk/x")).unwrap(), "content");
                 assert!(store.resolve("demo").is_some());
             });
         }
     });
-    let left = fs::read_dir(&images)
-        .unwrap()
-        .filter(|e| e.as_ref().unwrap().file_name() != "refs")
-        .count();
+    let left = fs::read_dir(&images).unwrap().filter(|e| e.as_ref().unwrap().file_name() != "refs").count();
     assert_eq!(left, 2, "one image and the lock");
 }
 
@@ -457,9 +345,7 @@ fn parallel_imports_agree() {
 fn dead_imports_are_cleared() {
     let dir = tempfile::tempdir().unwrap();
     let stale = dir.path().join(format!(".incoming-{}-0", u32::MAX));
-    let live = dir
-        .path()
-        .join(format!(".incoming-{}-99", std::process::id()));
+    let live = dir.path().join(format!(".incoming-{}-99", std::process::id()));
     fs::create_dir_all(stale.join("rootfs")).unwrap();
     fs::create_dir_all(&live).unwrap();
     ImageStore::open(dir.path()).unwrap();
@@ -486,27 +372,11 @@ fn the_disk_of_an_image_is_found() {
     };
     check(&["disk/a.img"], None, Ok("disk/a.img"));
     check(&["disk/a.img", "disk/b.img"], None, Err("a.img, b.img"));
-    check(
-        &["disk/a.img", "disk/b.img"],
-        Some("/disk/b.img"),
-        Ok("disk/b.img"),
-    );
+    check(&["disk/a.img", "disk/b.img"], Some("/disk/b.img"), Ok("disk/b.img"));
     check(&["other/a.img"], None, Err("no directory /disk"));
     check(&["disk/deep/a.img"], None, Err("no file in /disk"));
-    check(
-        &["disk/a.img"],
-        Some("/disk/../../etc/passwd"),
-        Err("not an absolute path"),
-    );
-    check(
-        &["disk/a.img"],
-        Some("/etc/passwd"),
-        Err("not a regular file"),
-    );
+    check(&["disk/a.img"], Some("/disk/../../etc/passwd"), Err("not an absolute path"));
+    check(&["disk/a.img"], Some("/etc/passwd"), Err("not a regular file"));
     check(&["disk/a.img"], Some("/disk"), Err("not a regular file"));
-    check(
-        &["disk/a.img"],
-        Some("/disk/none"),
-        Err("no file /disk/none"),
-    );
+    check(&["disk/a.img"], Some("/disk/none"), Err("no file /disk/none"));
 }

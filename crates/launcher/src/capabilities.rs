@@ -65,9 +65,7 @@ pub fn host_capabilities(xml: &str) -> (String, Vec<String>) {
     walk(xml, |path, start, text| match (path, text) {
         (["capabilities", "host", "cpu", "arch"], Some(text)) => arch = text.to_owned(),
         (["capabilities", "guest", "arch"], None) => guest_arch = attribute(start, "name"),
-        (["capabilities", "guest", "arch", "machine"], Some(text))
-            if guest_arch.as_deref() == Some(arch.as_str()) =>
-        {
+        (["capabilities", "guest", "arch", "machine"], Some(text)) if guest_arch.as_deref() == Some(arch.as_str()) => {
             machines.push(text.to_owned());
         }
         _ => {}
@@ -86,17 +84,14 @@ pub fn domain_capabilities(xml: &str) -> VirtTypeReport {
         (["domainCapabilities", "domain"], Some(text)) => report.virt_type = text.to_owned(),
         (["domainCapabilities", "machine"], Some(text)) => report.default_machine = text.to_owned(),
         (["domainCapabilities", "vcpu"], None) => {
-            report.max_vcpus = attribute(start, "max")
-                .and_then(|max| max.parse().ok())
-                .unwrap_or(0);
+            report.max_vcpus = attribute(start, "max").and_then(|max| max.parse().ok()).unwrap_or(0);
         }
         (["domainCapabilities", "cpu", "mode"], None) => mode = attribute(start, "name"),
         (["domainCapabilities", "cpu", "mode", "model"], Some(text)) => match mode.as_deref() {
             Some("host-model") => report.host_model = Some(text.to_owned()),
-            Some("custom") => report.cpu_models.push(CpuModel {
-                name: text.to_owned(),
-                usable: attribute(start, "usable").as_deref() == Some("yes"),
-            }),
+            Some("custom") => report
+                .cpu_models
+                .push(CpuModel { name: text.to_owned(), usable: attribute(start, "usable").as_deref() == Some("yes") }),
             _ => {}
         },
         _ => {}
@@ -106,12 +101,7 @@ pub fn domain_capabilities(xml: &str) -> VirtTypeReport {
 
 /// `9000000` as `9.0.0`.
 pub fn version_text(version: u64) -> String {
-    format!(
-        "{}.{}.{}",
-        version / 1_000_000,
-        version / 1_000 % 1_000,
-        version % 1_000
-    )
+    format!("{}.{}.{}", version / 1_000_000, version / 1_000 % 1_000, version % 1_000)
 }
 
 /// Calls `visit` once per element when it starts, and again with its text if it has one. A document that breaks off is
@@ -172,10 +162,7 @@ mod tests {
     #[test]
     fn facts_of_a_domain() {
         let xml = "<domain type='kvm' id='1'><name>x</name><os><type arch='x86_64' machine='pc-q35-7.2'>hvm</type></os></domain>";
-        assert_eq!(
-            domain_facts(xml),
-            (Some("kvm".into()), Some("pc-q35-7.2".into()))
-        );
+        assert_eq!(domain_facts(xml), (Some("kvm".into()), Some("pc-q35-7.2".into())));
         assert_eq!(domain_facts("<domain"), (None, None));
     }
 
@@ -185,10 +172,7 @@ mod tests {
             <guest><arch name='i686'><machine maxCpus='1'>isapc</machine></arch></guest>\
             <guest><arch name='x86_64'><machine>q35</machine><machine>pc</machine><domain type='qemu'/></arch></guest>\
             </capabilities>";
-        assert_eq!(
-            host_capabilities(xml),
-            ("x86_64".into(), vec!["pc".into(), "q35".into()])
-        );
+        assert_eq!(host_capabilities(xml), ("x86_64".into(), vec!["pc".into(), "q35".into()]));
     }
 
     #[test]
@@ -200,25 +184,12 @@ mod tests {
         let report = domain_capabilities(xml);
         assert_eq!(report.host_model.as_deref(), Some("EPYC"));
         assert_eq!(
-            (
-                report.max_vcpus,
-                report.emulator.as_str(),
-                report.virt_type.as_str()
-            ),
+            (report.max_vcpus, report.emulator.as_str(), report.virt_type.as_str()),
             (255, "/usr/bin/qemu", "kvm")
         );
         assert_eq!(
             report.cpu_models,
-            [
-                CpuModel {
-                    name: "qemu64".into(),
-                    usable: true
-                },
-                CpuModel {
-                    name: "Denverton".into(),
-                    usable: false
-                }
-            ]
+            [CpuModel { name: "qemu64".into(), usable: true }, CpuModel { name: "Denverton".into(), usable: false }]
         );
     }
 

@@ -19,12 +19,12 @@
 //! | [`capabilities`], [`probe`] | what this node's hypervisors can do, found out once |
 //! | [`selftest`] | a tiny domain, timed step by step |
 
+mod addresses;
 pub mod capabilities;
 pub mod domain;
 pub mod lifecycle;
 pub mod logs;
 pub mod owner;
-mod addresses;
 pub mod prepare;
 pub mod probe;
 pub mod process;

@@ -91,9 +91,7 @@ impl Lifecycle {
     pub fn deadline(&self) -> Option<Instant> {
         let shutdown = self.shutdown?;
         match self.state.phase {
-            MachinePhase::ShuttingDown => {
-                shutdown.deadline.map(|deadline| deadline.min(shutdown.ask))
-            }
+            MachinePhase::ShuttingDown => shutdown.deadline.map(|deadline| deadline.min(shutdown.ask)),
             MachinePhase::Starting => shutdown.deadline,
             _ => None,
         }
@@ -104,9 +102,7 @@ impl Lifecycle {
         match (request, self.state.phase) {
             (Request::Hello { .. } | Request::Subscribe {}, _) => Verdict::Done,
             (Request::Sync { spec }, phase) => self.sync(spec, phase),
-            (Request::Shutdown { grace_seconds }, _) => {
-                self.shutdown(Duration::from_secs(grace_seconds), now)
-            }
+            (Request::Shutdown { grace_seconds }, _) => self.shutdown(Duration::from_secs(grace_seconds), now),
             (Request::Kill {}, Waiting) => self.stop_unstarted(),
             (Request::Kill {}, Starting) => {
                 self.kill_when_started = true;
@@ -120,9 +116,7 @@ impl Lifecycle {
             (Request::Unpause {}, Running) => Verdict::Done,
             (Request::Reset {}, Running | Paused) => Verdict::Answer(Action::Reset),
             (Request::SoftReboot {}, Running) => Verdict::Answer(Action::Reboot),
-            (Request::DomainXml {}, Running | Paused | ShuttingDown) => {
-                Verdict::Answer(Action::Xml)
-            }
+            (Request::DomainXml {}, Running | Paused | ShuttingDown) => Verdict::Answer(Action::Xml),
             (Request::Release {}, _) => {
                 self.released = true;
                 Verdict::Done
@@ -156,11 +150,7 @@ impl Lifecycle {
             Ok(started) => started,
             Err(message) => {
                 // A start that was broken off on request did not fail.
-                let reason = if self.kill_when_started {
-                    StopReason::Destroyed
-                } else {
-                    StopReason::StartFailed
-                };
+                let reason = if self.kill_when_started { StopReason::Destroyed } else { StopReason::StartFailed };
                 self.stop(reason, Some(message));
                 return None;
             }
@@ -209,9 +199,7 @@ impl Lifecycle {
             DomainEvent::IoError { disk, reason } => {
                 self.set_message(&format!("disk {disk} reported an error: {reason}"));
             }
-            DomainEvent::DaemonLost(why) => {
-                self.set_message(&format!("the libvirt daemon restarts: {why}"))
-            }
+            DomainEvent::DaemonLost(why) => self.set_message(&format!("the libvirt daemon restarts: {why}")),
             DomainEvent::Observed(observed) => {
                 if self.state.message.take().is_some() {
                     self.changed();
@@ -271,19 +259,13 @@ impl Lifecycle {
             shutdown.deadline = shutdown.deadline.map(|before| before.min(deadline));
             return Verdict::Done;
         }
-        self.shutdown = Some(Shutdown {
-            deadline: Some(deadline),
-            ask: now,
-        });
+        self.shutdown = Some(Shutdown { deadline: Some(deadline), ask: now });
         if self.state.phase == MachinePhase::Starting {
             return Verdict::Done;
         }
         self.phase(MachinePhase::ShuttingDown);
         if grace.is_zero() {
-            self.shutdown = Some(Shutdown {
-                deadline: None,
-                ask: now,
-            });
+            self.shutdown = Some(Shutdown { deadline: None, ask: now });
             return Verdict::Background(Action::Destroy);
         }
         Verdict::Background(self.ask(now))
@@ -301,19 +283,12 @@ impl Lifecycle {
     }
 
     fn stop_unstarted(&mut self) -> Verdict {
-        self.stop(
-            StopReason::Destroyed,
-            Some("stopped before a machine was given".into()),
-        );
+        self.stop(StopReason::Destroyed, Some("stopped before a machine was given".into()));
         Verdict::Done
     }
 
     fn stopped_with(&mut self, reason: StopReason) {
-        let reason = if self.panicked {
-            StopReason::Crashed
-        } else {
-            reason
-        };
+        let reason = if self.panicked { StopReason::Crashed } else { reason };
         match self.state.phase {
             // libvirt reports a failed start as a stop, too; the answer to the start decides.
             MachinePhase::Starting => self.stopped_early = Some(reason),
@@ -382,10 +357,7 @@ impl Lifecycle {
 }
 
 fn conflict(message: String) -> Verdict {
-    Verdict::Refused(ProtocolError {
-        code: ErrorCode::Conflict,
-        message,
-    })
+    Verdict::Refused(ProtocolError { code: ErrorCode::Conflict, message })
 }
 
 fn phase_text(phase: MachinePhase) -> &'static str {

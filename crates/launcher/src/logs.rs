@@ -21,10 +21,7 @@ pub struct LogTail {
 impl LogTail {
     pub fn start(path: PathBuf) -> Self {
         let (stop, stopped) = oneshot::channel();
-        Self {
-            stop,
-            task: tokio::spawn(follow(path, stopped)),
-        }
+        Self { stop, task: tokio::spawn(follow(path, stopped)) }
     }
 
     /// Copies what is left, then ends.

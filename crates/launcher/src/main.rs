@@ -10,11 +10,7 @@ use ferrovirt_launcher::runtime::{self, LibvirtRuntime};
 use ferrovirt_launcher::{probe, run, selftest};
 
 #[derive(Parser)]
-#[command(
-    name = "ferrovirt-launcher",
-    version,
-    about = "Runs one virtual machine"
-)]
+#[command(name = "ferrovirt-launcher", version, about = "Runs one virtual machine")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -67,11 +63,7 @@ struct Libvirt {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_max_level(tracing::Level::INFO)
-        .with_ansi(false)
-        .init();
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing::Level::INFO).with_ansi(false).init();
     // One launcher per machine: a thread, a small pool for libvirt's blocking calls, and small stacks.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -97,12 +89,7 @@ fn main() -> ExitCode {
 
 async fn execute(command: Command) -> anyhow::Result<u8> {
     match command {
-        Command::Run {
-            libvirt,
-            socket_dir,
-            exit_timeout,
-            linger,
-        } => {
+        Command::Run { libvirt, socket_dir, exit_timeout, linger } => {
             run::run(run::Options {
                 runtime: libvirt.hypervisor,
                 socket_dir,
@@ -119,12 +106,7 @@ async fn execute(command: Command) -> anyhow::Result<u8> {
             Ok(0)
         }
         Command::Selftest { libvirt } => {
-            selftest::selftest(
-                libvirt.hypervisor,
-                &libvirt.libvirt_dir,
-                libvirt.capabilities_cache.as_deref(),
-            )
-            .await?;
+            selftest::selftest(libvirt.hypervisor, &libvirt.libvirt_dir, libvirt.capabilities_cache.as_deref()).await?;
             Ok(0)
         }
     }
@@ -132,10 +114,7 @@ async fn execute(command: Command) -> anyhow::Result<u8> {
 
 fn find_runtime(name: &str) -> Result<&'static dyn LibvirtRuntime, String> {
     runtime::by_name(name).ok_or_else(|| {
-        let known: Vec<_> = runtime::all()
-            .iter()
-            .map(|runtime| runtime.name())
-            .collect();
+        let known: Vec<_> = runtime::all().iter().map(|runtime| runtime.name()).collect();
         format!("known hypervisors: {}", known.join(", "))
     })
 }

@@ -87,9 +87,7 @@ impl Handle {
     pub async fn request(&self, request: Request) -> Answer {
         let (answer, result) = oneshot::channel();
         self.send(Message::Request { request, answer });
-        result
-            .await
-            .unwrap_or_else(|_| Err(failed("the launcher is about to exit".into())))
+        result.await.unwrap_or_else(|_| Err(failed("the launcher is about to exit".into())))
     }
 
     pub fn state(&self) -> watch::Receiver<MachineState> {
@@ -98,11 +96,7 @@ impl Handle {
 }
 
 impl<B: Backend> Owner<B> {
-    pub fn new(
-        settings: Settings,
-        backend: B,
-        events: mpsc::UnboundedReceiver<DomainEvent>,
-    ) -> (Self, Handle) {
+    pub fn new(settings: Settings, backend: B, events: mpsc::UnboundedReceiver<DomainEvent>) -> (Self, Handle) {
         let (sender, messages) = mpsc::unbounded_channel();
         let (state, receiver) = watch::channel(MachineState::default());
         let owner = Self {
@@ -116,22 +110,13 @@ impl<B: Backend> Owner<B> {
             clients: 0,
             exit: ExitClock::default(),
         };
-        (
-            owner,
-            Handle {
-                messages: sender,
-                state: receiver,
-            },
-        )
+        (owner, Handle { messages: sender, state: receiver })
     }
 
     /// Runs until the process may exit; returns its exit code.
     pub async fn run(mut self) -> u8 {
         loop {
-            let wake = [self.lifecycle.deadline(), self.exit_at()]
-                .into_iter()
-                .flatten()
-                .min();
+            let wake = [self.lifecycle.deadline(), self.exit_at()].into_iter().flatten().min();
             tokio::select! {
                 Some(message) = self.messages.recv() => self.message(message),
                 Some(event) = self.events.recv() => {
@@ -198,11 +183,7 @@ impl<B: Backend> Owner<B> {
                 Ok(String::new())
             }
             Verdict::Start(spec) => {
-                self.tasks.spawn(start(
-                    self.backend.clone(),
-                    self.settings.translate.clone(),
-                    spec,
-                ));
+                self.tasks.spawn(start(self.backend.clone(), self.settings.translate.clone(), spec));
                 Ok(String::new())
             }
             Verdict::Answer(action) => {
@@ -221,20 +202,11 @@ impl<B: Backend> Owner<B> {
     fn refuse(&self, spec: &MachineSpec) -> Option<ProtocolError> {
         if spec.version > SPEC_VERSION {
             let message = format!("spec version {} is newer than {SPEC_VERSION}", spec.version);
-            return Some(ProtocolError {
-                code: ErrorCode::Version,
-                message,
-            });
+            return Some(ProtocolError { code: ErrorCode::Version, message });
         }
         if spec.hypervisor != self.settings.hypervisor {
-            let message = format!(
-                "this launcher runs {}, not {}",
-                self.settings.hypervisor, spec.hypervisor
-            );
-            return Some(ProtocolError {
-                code: ErrorCode::Conflict,
-                message,
-            });
+            let message = format!("this launcher runs {}, not {}", self.settings.hypervisor, spec.hypervisor);
+            return Some(ProtocolError { code: ErrorCode::Conflict, message });
         }
         None
     }
@@ -271,10 +243,7 @@ impl<B: Backend> Owner<B> {
         if self.clients > 0 {
             return Some(timeout);
         }
-        let alone = self
-            .exit
-            .alone_since
-            .map_or(stopped, |since| since.max(stopped));
+        let alone = self.exit.alone_since.map_or(stopped, |since| since.max(stopped));
         Some(timeout.min(alone + self.settings.linger))
     }
 }
@@ -283,24 +252,13 @@ async fn start<B: Backend>(backend: B, translate: Translate, spec: Box<MachineSp
     Done::Started(try_start(backend, translate, spec).await)
 }
 
-async fn try_start<B: Backend>(
-    backend: B,
-    translate: Translate,
-    spec: Box<MachineSpec>,
-) -> Result<Started, String> {
+async fn try_start<B: Backend>(backend: B, translate: Translate, spec: Box<MachineSpec>) -> Result<Started, String> {
     let spec = tokio::task::spawn_blocking(move || prepare::all(spec))
         .await
         .map_err(|_| "preparing the disks was interrupted".to_owned())?
         .map_err(|error| chain(&error))?;
-    let domain = NewDomain {
-        name: spec.name.clone(),
-        xml: translate(&spec),
-        paused: spec.start_paused,
-    };
-    backend
-        .start(domain)
-        .await
-        .map_err(|error: DomainError| chain(&error))
+    let domain = NewDomain { name: spec.name.clone(), xml: translate(&spec), paused: spec.start_paused };
+    backend.start(domain).await.map_err(|error: DomainError| chain(&error))
 }
 
 async fn sleep_until(at: Option<Instant>) {
@@ -311,10 +269,7 @@ async fn sleep_until(at: Option<Instant>) {
 }
 
 fn failed(message: String) -> ProtocolError {
-    ProtocolError {
-        code: ErrorCode::Failed,
-        message,
-    }
+    ProtocolError { code: ErrorCode::Failed, message }
 }
 
 /// An error with its causes in one line.

@@ -48,42 +48,23 @@ pub fn all(mut spec: Box<MachineSpec>) -> Result<Box<MachineSpec>, PrepareError>
 
 fn one(preparation: &Preparation) -> Result<(), PrepareError> {
     match preparation {
-        Preparation::Overlay {
-            path,
-            backing,
-            backing_format,
-            size,
-        } => {
+        Preparation::Overlay { path, backing, backing_format, size } => {
             let (path, backing) = (Path::new(path), Path::new(backing));
             let size = match size {
                 Some(size) => *size,
                 None => virtual_size(backing, *backing_format)?,
             };
             make_parent(path)?;
-            Ok(qcow2::create(
-                path,
-                size,
-                Some(Backing {
-                    path: backing,
-                    format: backing_format.name(),
-                }),
-            )?)
+            Ok(qcow2::create(path, size, Some(Backing { path: backing, format: backing_format.name() }))?)
         }
-        Preparation::EmptyDisk {
-            path,
-            format,
-            bytes,
-        } => {
+        Preparation::EmptyDisk { path, format, bytes } => {
             let path = Path::new(path);
             make_parent(path)?;
             match format {
                 DiskFormat::Qcow2 => Ok(qcow2::create(path, *bytes, None)?),
                 DiskFormat::Raw => File::create(path)
                     .and_then(|file| file.set_len(*bytes))
-                    .map_err(|source| PrepareError::Make {
-                        path: path.into(),
-                        source,
-                    }),
+                    .map_err(|source| PrepareError::Make { path: path.into(), source }),
             }
         }
         Preparation::SparseFile { path, bytes } => sparse_file(Path::new(path), *bytes),
@@ -109,14 +90,8 @@ fn one(preparation: &Preparation) -> Result<(), PrepareError> {
                 return Ok(());
             }
             make_parent(path)?;
-            let bytes = fs::read(template).map_err(|source| PrepareError::Read {
-                path: template.into(),
-                source,
-            })?;
-            fs::write(path, bytes).map_err(|source| PrepareError::Make {
-                path: path.into(),
-                source,
-            })
+            let bytes = fs::read(template).map_err(|source| PrepareError::Read { path: template.into(), source })?;
+            fs::write(path, bytes).map_err(|source| PrepareError::Make { path: path.into(), source })
         }
     }
 }
@@ -125,12 +100,7 @@ fn virtual_size(path: &Path, format: DiskFormat) -> Result<u64, PrepareError> {
     match format {
         DiskFormat::Qcow2 => Ok(qcow2::virtual_size(path)?),
         DiskFormat::Raw => {
-            fs::metadata(path)
-                .map(|meta| meta.len())
-                .map_err(|source| PrepareError::Read {
-                    path: path.into(),
-                    source,
-                })
+            fs::metadata(path).map(|meta| meta.len()).map_err(|source| PrepareError::Read { path: path.into(), source })
         }
     }
 }
@@ -142,29 +112,22 @@ fn sparse_file(path: &Path, bytes: u64) -> Result<(), PrepareError> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(error),
     };
-    made.map_err(|source| PrepareError::Make {
-        path: path.into(),
-        source,
-    })
+    made.map_err(|source| PrepareError::Make { path: path.into(), source })
 }
 
 fn content(file: &FileContent) -> Result<Option<Vec<u8>>, PrepareError> {
     match &file.content {
         Content::Text(text) => Ok(Some(text.clone().into_bytes())),
-        Content::Base64(text) => STANDARD
-            .decode(text.trim())
-            .map(Some)
-            .map_err(|source| PrepareError::Base64(file.name.clone(), source)),
+        Content::Base64(text) => {
+            STANDARD.decode(text.trim()).map(Some).map_err(|source| PrepareError::Base64(file.name.clone(), source))
+        }
         Content::FirstOf(paths) => {
             for path in paths {
                 match fs::read(path) {
                     Ok(bytes) => return Ok(Some(bytes)),
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     Err(source) => {
-                        return Err(PrepareError::Read {
-                            path: path.into(),
-                            source,
-                        });
+                        return Err(PrepareError::Read { path: path.into(), source });
                     }
                 }
             }
@@ -175,19 +138,9 @@ fn content(file: &FileContent) -> Result<Option<Vec<u8>>, PrepareError> {
 
 /// All files of a volume's directory. Volumes of secrets and config maps are links into a hidden directory that is swapped
 /// on update; links are followed, and the names that start with `..` are that machinery.
-fn collect(
-    dir: &Path,
-    prefix: &str,
-    files: &mut Vec<(String, Vec<u8>)>,
-) -> Result<(), PrepareError> {
-    let wrap = |source| PrepareError::Read {
-        path: dir.into(),
-        source,
-    };
-    let mut entries = fs::read_dir(dir)
-        .map_err(wrap)?
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(wrap)?;
+fn collect(dir: &Path, prefix: &str, files: &mut Vec<(String, Vec<u8>)>) -> Result<(), PrepareError> {
+    let wrap = |source| PrepareError::Read { path: dir.into(), source };
+    let mut entries = fs::read_dir(dir).map_err(wrap)?.collect::<Result<Vec<_>, _>>().map_err(wrap)?;
     entries.sort_by_key(std::fs::DirEntry::file_name);
     for entry in entries {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -196,10 +149,7 @@ fn collect(
         }
         let path = entry.path();
         let name = format!("{prefix}{name}");
-        let wrap = |source| PrepareError::Read {
-            path: path.clone(),
-            source,
-        };
+        let wrap = |source| PrepareError::Read { path: path.clone(), source };
         if fs::metadata(&path).map_err(wrap)?.is_dir() {
             collect(&path, &format!("{name}/"), files)?;
         } else {
@@ -212,29 +162,11 @@ fn collect(
 /// Sockets and logs that the hypervisor makes itself, in directories that it does not.
 fn socket_paths(spec: &MachineSpec) -> Vec<PathBuf> {
     let devices = &spec.devices;
-    let serial = devices
-        .serial
-        .iter()
-        .flat_map(|serial| [Some(serial.socket.as_str()), serial.log.as_deref()]);
-    let graphics = devices
-        .graphics
-        .iter()
-        .map(|graphics| Some(graphics.socket.as_str()));
-    let channels = devices
-        .channels
-        .iter()
-        .map(|channel| channel.path.as_deref());
-    let usb = devices
-        .usb_redirections
-        .iter()
-        .map(|path| Some(path.as_str()));
-    serial
-        .chain(graphics)
-        .chain(channels)
-        .chain(usb)
-        .flatten()
-        .map(PathBuf::from)
-        .collect()
+    let serial = devices.serial.iter().flat_map(|serial| [Some(serial.socket.as_str()), serial.log.as_deref()]);
+    let graphics = devices.graphics.iter().map(|graphics| Some(graphics.socket.as_str()));
+    let channels = devices.channels.iter().map(|channel| channel.path.as_deref());
+    let usb = devices.usb_redirections.iter().map(|path| Some(path.as_str()));
+    serial.chain(graphics).chain(channels).chain(usb).flatten().map(PathBuf::from).collect()
 }
 
 /// Without host cache where the storage can do that, so that memory is not used twice.
@@ -245,15 +177,8 @@ fn choose_cache(disk: &mut Disk) {
     let Some(path) = disk.source.path() else {
         return;
     };
-    let direct = OpenOptions::new()
-        .read(true)
-        .custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32)
-        .open(path);
-    disk.cache = Some(if direct.is_ok() {
-        CacheMode::None
-    } else {
-        CacheMode::Writethrough
-    });
+    let direct = OpenOptions::new().read(true).custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32).open(path);
+    disk.cache = Some(if direct.is_ok() { CacheMode::None } else { CacheMode::Writethrough });
 }
 
 /// Native asynchronous I/O pays off only where a write never has to allocate.
@@ -275,10 +200,7 @@ fn choose_io(disk: &mut Disk) {
 
 fn make_parent(path: &Path) -> Result<(), PrepareError> {
     match path.parent() {
-        Some(parent) => fs::create_dir_all(parent).map_err(|source| PrepareError::Make {
-            path: parent.into(),
-            source,
-        }),
+        Some(parent) => fs::create_dir_all(parent).map_err(|source| PrepareError::Make { path: parent.into(), source }),
         None => Ok(()),
     }
 }
@@ -309,40 +231,20 @@ mod tests {
                     backing_format: DiskFormat::Raw,
                     size: None,
                 },
-                Preparation::EmptyDisk {
-                    path: text(&at("e/raw")),
-                    format: DiskFormat::Raw,
-                    bytes: 8192,
-                },
-                Preparation::EmptyDisk {
-                    path: text(&at("e/qcow2")),
-                    format: DiskFormat::Qcow2,
-                    bytes: 8192,
-                },
-                Preparation::SparseFile {
-                    path: text(&at("s/file")),
-                    bytes: 1 << 20,
-                },
+                Preparation::EmptyDisk { path: text(&at("e/raw")), format: DiskFormat::Raw, bytes: 8192 },
+                Preparation::EmptyDisk { path: text(&at("e/qcow2")), format: DiskFormat::Qcow2, bytes: 8192 },
+                Preparation::SparseFile { path: text(&at("s/file")), bytes: 1 << 20 },
                 Preparation::CloudInit {
                     path: text(&at("c/noCloud.iso")),
                     label: "cidata".into(),
                     files: vec![
-                        FileContent {
-                            name: "meta-data".into(),
-                            content: Content::Text("{}".into()),
-                        },
-                        FileContent {
-                            name: "network-config".into(),
-                            content: Content::Base64("eA==".into()),
-                        },
+                        FileContent { name: "meta-data".into(), content: Content::Text("{}".into()) },
+                        FileContent { name: "network-config".into(), content: Content::Base64("eA==".into()) },
                         FileContent {
                             name: "user-data".into(),
                             content: Content::FirstOf(vec![text(&at("absent")), text(&at("user"))]),
                         },
-                        FileContent {
-                            name: "vendor".into(),
-                            content: Content::FirstOf(vec![text(&at("absent"))]),
-                        },
+                        FileContent { name: "vendor".into(), content: Content::FirstOf(vec![text(&at("absent"))]) },
                     ],
                 },
                 Preparation::ContentDisk {
@@ -350,10 +252,7 @@ mod tests {
                     label: "s".into(),
                     dir: text(&at("secret")),
                 },
-                Preparation::Nvram {
-                    path: text(&at("n/vars")),
-                    template: text(&at("template")),
-                },
+                Preparation::Nvram { path: text(&at("n/vars")), template: text(&at("template")) },
             ],
             ..MachineSpec::default()
         };
@@ -364,9 +263,7 @@ mod tests {
         assert_eq!(fs::metadata(at("s/file")).unwrap().len(), 1 << 20);
         assert_eq!(fs::read(at("n/vars")).unwrap(), b"vars");
         let iso = String::from_utf8_lossy(&fs::read(at("c/noCloud.iso")).unwrap()).into_owned();
-        assert!(
-            iso.contains("#cloud-config") && iso.contains("user-data") && !iso.contains("vendor")
-        );
+        assert!(iso.contains("#cloud-config") && iso.contains("user-data") && !iso.contains("vendor"));
         let iso = String::from_utf8_lossy(&fs::read(at("d/secret.iso")).unwrap()).into_owned();
         assert!(iso.contains("value") && !iso.contains("..data"));
 
@@ -383,17 +280,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let sparse = dir.path().join("sparse");
         File::create(&sparse).unwrap().set_len(1 << 20).unwrap();
-        let disk = |path: &Path, cache| Disk {
-            source: DiskSource::File { path: text(path) },
-            cache,
-            ..Disk::default()
-        };
+        let disk =
+            |path: &Path, cache| Disk { source: DiskSource::File { path: text(path) }, cache, ..Disk::default() };
         let mut spec = MachineSpec::default();
-        spec.devices.disks = vec![
-            disk(&sparse, None),
-            disk(&sparse, Some(CacheMode::Writeback)),
-            Disk::default(),
-        ];
+        spec.devices.disks = vec![disk(&sparse, None), disk(&sparse, Some(CacheMode::Writeback)), Disk::default()];
         let disks = all(Box::new(spec)).unwrap().devices.disks;
         assert!(disks[0].cache.is_some());
         assert_eq!(disks[0].io, None, "a sparse file has to allocate");
@@ -404,16 +294,10 @@ mod tests {
     #[test]
     fn errors_name_the_file() {
         let spec = MachineSpec {
-            prepare: vec![Preparation::Nvram {
-                path: "/nonexistent-dir/x".into(),
-                template: "/absent".into(),
-            }],
+            prepare: vec![Preparation::Nvram { path: "/nonexistent-dir/x".into(), template: "/absent".into() }],
             ..MachineSpec::default()
         };
         let error = all(Box::new(spec)).unwrap_err();
-        assert!(
-            error.to_string().contains("/absent") || error.to_string().contains("/nonexistent-dir"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("/absent") || error.to_string().contains("/nonexistent-dir"), "{error}");
     }
 }

@@ -9,9 +9,7 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use crate::capabilities::{
-    HypervisorReport, Report, domain_capabilities, host_capabilities, version_text,
-};
+use crate::capabilities::{HypervisorReport, Report, domain_capabilities, host_capabilities, version_text};
 use crate::process::Children;
 use crate::runtime::{self, Daemon, Dirs, LibvirtRuntime};
 
@@ -38,9 +36,7 @@ async fn probe_one(
     dirs: &Dirs,
     report: &mut Report,
 ) -> anyhow::Result<HypervisorReport> {
-    runtime
-        .setup(dirs, None)
-        .context("cannot write the configuration of libvirt")?;
+    runtime.setup(dirs, None).context("cannot write the configuration of libvirt")?;
     let (_daemon, connection) = Daemon::start(children, runtime, dirs).await?;
     let capabilities = connection.capabilities().await?;
     let versions = connection.versions().await?;
@@ -58,18 +54,12 @@ async fn probe_one(
     }
     report.arch = arch;
     report.libvirt_version = version_text(versions.libvirt);
-    Ok(HypervisorReport {
-        name: runtime.name().to_owned(),
-        version: version_text(versions.hypervisor),
-        virt_types,
-    })
+    Ok(HypervisorReport { name: runtime.name().to_owned(), version: version_text(versions.hypervisor), virt_types })
 }
 
 fn keep(cache: &Path, out: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
-    for entry in fs::read_dir(cache)
-        .with_context(|| format!("libvirt left no cache in {}", cache.display()))?
-    {
+    for entry in fs::read_dir(cache).with_context(|| format!("libvirt left no cache in {}", cache.display()))? {
         let entry = entry?;
         let target = out.join(entry.file_name());
         // Renamed into place, so that a launcher that starts now sees a whole file or none.

@@ -46,15 +46,10 @@ pub fn virtual_size(path: &Path) -> Result<u64, Qcow2Error> {
     let mut header = [0; 32];
     File::open(path)
         .and_then(|mut file| file.read_exact(&mut header))
-        .map_err(|source| Qcow2Error::Read {
-            path: path.into(),
-            source,
-        })?;
+        .map_err(|source| Qcow2Error::Read { path: path.into(), source })?;
     let (magic, size) = (header.first_chunk::<4>(), header.last_chunk::<8>());
     match (magic, size) {
-        (Some(magic), Some(size)) if u32::from_be_bytes(*magic) == MAGIC => {
-            Ok(u64::from_be_bytes(*size))
-        }
+        (Some(magic), Some(size)) if u32::from_be_bytes(*magic) == MAGIC => Ok(u64::from_be_bytes(*size)),
         _ => Err(Qcow2Error::NotQcow2(path.into())),
     }
 }
@@ -64,10 +59,7 @@ pub fn create(path: &Path, size: u64, backing: Option<Backing<'_>>) -> Result<()
     let image = build(size, backing)?;
     File::create(path)
         .and_then(|mut file| file.write_all(&image))
-        .map_err(|source| Qcow2Error::Write {
-            path: path.into(),
-            source,
-        })
+        .map_err(|source| Qcow2Error::Write { path: path.into(), source })
 }
 
 fn build(size: u64, backing: Option<Backing<'_>>) -> Result<Vec<u8>, Qcow2Error> {
@@ -80,26 +72,16 @@ fn build(size: u64, backing: Option<Backing<'_>>) -> Result<Vec<u8>, Qcow2Error>
     let l1_entries = u32::try_from(l1_entries).map_err(|_| Qcow2Error::TooLarge(size))?;
 
     let mut header = Vec::with_capacity(usize::try_from(CLUSTER).unwrap_or(0));
-    let name = backing.map_or(&[][..], |backing| {
-        backing.path.as_os_str().as_encoded_bytes()
-    });
+    let name = backing.map_or(&[][..], |backing| backing.path.as_os_str().as_encoded_bytes());
     if name.len() > MAX_BACKING_NAME {
         return Err(Qcow2Error::LongName);
     }
     let mut extensions = Vec::new();
     if let Some(backing) = backing {
-        extension(
-            &mut extensions,
-            EXTENSION_BACKING_FORMAT,
-            backing.format.as_bytes(),
-        );
+        extension(&mut extensions, EXTENSION_BACKING_FORMAT, backing.format.as_bytes());
     }
     extension(&mut extensions, EXTENSION_END, &[]);
-    let name_offset = if name.is_empty() {
-        0
-    } else {
-        u64::from(HEADER_LENGTH) + extensions.len() as u64
-    };
+    let name_offset = if name.is_empty() { 0 } else { u64::from(HEADER_LENGTH) + extensions.len() as u64 };
 
     put32(&mut header, MAGIC);
     put32(&mut header, 3);
@@ -160,11 +142,7 @@ mod tests {
     /// `qemu-img` is the judge of what is a valid image.
     fn qemu_img(arguments: &[&str]) -> String {
         let output = Command::new("qemu-img").args(arguments).output().unwrap();
-        assert!(
-            output.status.success(),
-            "{arguments:?}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
@@ -174,31 +152,16 @@ mod tests {
         let base = dir.path().join("base.raw");
         File::create(&base).unwrap().set_len(1 << 20).unwrap();
         for size in [0, 512, 1 << 20, 10 << 30, 3 << 40] {
-            for backing in [
-                None,
-                Some(Backing {
-                    path: &base,
-                    format: "raw",
-                }),
-            ] {
+            for backing in [None, Some(Backing { path: &base, format: "raw" })] {
                 let path = dir.path().join("image.qcow2");
                 create(&path, size, backing).unwrap();
                 let path_text = path.to_str().unwrap();
-                assert!(
-                    qemu_img(&["check", path_text]).contains("No errors"),
-                    "{size}"
-                );
+                assert!(qemu_img(&["check", path_text]).contains("No errors"), "{size}");
                 let info: serde_json::Value =
                     serde_json::from_str(&qemu_img(&["info", "--output=json", path_text])).unwrap();
                 assert_eq!(info["virtual-size"], size);
-                assert_eq!(
-                    info["backing-filename-format"].as_str(),
-                    backing.map(|b| b.format)
-                );
-                assert_eq!(
-                    info["backing-filename"].as_str(),
-                    backing.and_then(|b| b.path.to_str())
-                );
+                assert_eq!(info["backing-filename-format"].as_str(), backing.map(|b| b.format));
+                assert_eq!(info["backing-filename"].as_str(), backing.and_then(|b| b.path.to_str()));
                 assert_eq!(virtual_size(&path).unwrap(), size);
             }
         }
@@ -210,13 +173,7 @@ mod tests {
         let path = dir.path().join("x");
         std::fs::write(&path, [7; 64]).unwrap();
         assert!(matches!(virtual_size(&path), Err(Qcow2Error::NotQcow2(_))));
-        assert!(matches!(
-            virtual_size(&dir.path().join("absent")),
-            Err(Qcow2Error::Read { .. })
-        ));
-        assert!(matches!(
-            create(&path, u64::MAX, None),
-            Err(Qcow2Error::TooLarge(_))
-        ));
+        assert!(matches!(virtual_size(&dir.path().join("absent")), Err(Qcow2Error::Read { .. })));
+        assert!(matches!(create(&path, u64::MAX, None), Err(Qcow2Error::TooLarge(_))));
     }
 }

@@ -31,12 +31,8 @@ pub async fn run(options: Options) -> anyhow::Result<u8> {
     let children = Children::reap().context("cannot become the reaper of child processes")?;
     let dirs = Dirs::new(options.libvirt_dir);
     let (events, domain_events) = mpsc::unbounded_channel();
-    let supervisor = Supervisor {
-        children,
-        runtime: options.runtime,
-        dirs: dirs.clone(),
-        capabilities: options.capabilities,
-    };
+    let supervisor =
+        Supervisor { children, runtime: options.runtime, dirs: dirs.clone(), capabilities: options.capabilities };
     let backend = LibvirtBackend::run(supervisor, events);
     let hypervisor = hypervisor::find(options.runtime.name()).map_err(anyhow::Error::msg)?;
     let settings = Settings {
@@ -71,12 +67,7 @@ fn forward_signals(handle: Handle) -> anyhow::Result<()> {
 }
 
 /// Follows the hypervisor's log from the start of the machine until the launcher ends.
-async fn forward_log(
-    handle: Handle,
-    backend: LibvirtBackend,
-    runtime: &'static dyn LibvirtRuntime,
-    dirs: Dirs,
-) {
+async fn forward_log(handle: Handle, backend: LibvirtBackend, runtime: &'static dyn LibvirtRuntime, dirs: Dirs) {
     let mut states = handle.state();
     // Not our own sender, or the states would never end.
     drop(handle);

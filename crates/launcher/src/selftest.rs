@@ -40,10 +40,7 @@ pub async fn selftest(
     clock.step("pause and resume");
     domain.destroy().await?;
     clock.step("destroy");
-    wait_for(&mut events, |lifecycle| {
-        matches!(lifecycle, Lifecycle::Stopped(_))
-    })
-    .await?;
+    wait_for(&mut events, |lifecycle| matches!(lifecycle, Lifecycle::Stopped(_))).await?;
     clock.step("stopped event");
     domain.undefine().await?;
     clock.step("undefine");
@@ -61,9 +58,7 @@ async fn wait_for(events: &mut Events, wanted: impl Fn(Lifecycle) -> bool) -> an
         }
         bail!("libvirt closed the connection")
     };
-    tokio::time::timeout(WAIT, search)
-        .await
-        .context("the event did not come")?
+    tokio::time::timeout(WAIT, search).await.context("the event did not come")?
 }
 
 struct Clock(Instant);

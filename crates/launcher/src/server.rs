@@ -8,8 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use ferrovirt_machine::protocol::{
-    self, ClientFrame, ErrorCode, FrameError, MIN_VERSION, ProtocolError, Request, ServerFrame,
-    VERSION,
+    self, ClientFrame, ErrorCode, FrameError, MIN_VERSION, ProtocolError, Request, ServerFrame, VERSION,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -49,10 +48,7 @@ impl Server {
     /// Makes the socket, for root and our own uid only.
     pub fn bind(dir: &Path) -> Result<Self, ServerError> {
         let path = dir.join(protocol::SOCKET_NAME);
-        let wrap = |source| ServerError::Listen {
-            path: path.clone(),
-            source,
-        };
+        let wrap = |source| ServerError::Listen { path: path.clone(), source };
         fs::create_dir_all(dir).map_err(wrap)?;
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(wrap(error)),
@@ -123,22 +119,13 @@ async fn read_all(
             Ok(frame) => frame,
             Err(error) => {
                 let text = crate::owner::chain(&error);
-                reply(
-                    outgoing,
-                    id_of(&body),
-                    Err(refusal(ErrorCode::BadRequest, text)),
-                    None,
-                )
-                .await;
+                reply(outgoing, id_of(&body), Err(refusal(ErrorCode::BadRequest, text)), None).await;
                 continue;
             }
         };
         let ClientFrame { id, request } = frame;
         match request {
-            Request::Hello {
-                min_version,
-                max_version,
-            } => match common_version(min_version, max_version) {
+            Request::Hello { min_version, max_version } => match common_version(min_version, max_version) {
                 Some(version) => {
                     greeted = true;
                     reply(outgoing, id, Ok(String::new()), Some(version)).await;
@@ -151,13 +138,7 @@ async fn read_all(
             },
             _ if !greeted => {
                 let text = "the first request must be a hello".to_owned();
-                reply(
-                    outgoing,
-                    id,
-                    Err(refusal(ErrorCode::BadRequest, text)),
-                    None,
-                )
-                .await;
+                reply(outgoing, id, Err(refusal(ErrorCode::BadRequest, text)), None).await;
                 return Err(SessionError::Hello);
             }
             Request::Subscribe {} => {
@@ -176,11 +157,7 @@ async fn read_all(
     Ok(())
 }
 
-async fn write_all(
-    mut writer: OwnedWriteHalf,
-    mut frames: mpsc::Receiver<Outgoing>,
-    owner: Handle,
-) {
+async fn write_all(mut writer: OwnedWriteHalf, mut frames: mpsc::Receiver<Outgoing>, owner: Handle) {
     let mut states = owner.state();
     let mut subscribed = false;
     loop {
@@ -224,10 +201,7 @@ async fn read_frame(reader: &mut OwnedReadHalf) -> Result<Option<Vec<u8>>, Sessi
     let length = protocol::frame_length(prefix)?;
     // Grown while reading, so that a length alone does not make us allocate.
     let mut body = Vec::new();
-    (&mut *reader)
-        .take(length as u64)
-        .read_to_end(&mut body)
-        .await?;
+    (&mut *reader).take(length as u64).read_to_end(&mut body).await?;
     if body.len() < length {
         return Ok(None);
     }
@@ -244,14 +218,7 @@ async fn reply(
         Ok(text) => ((!text.is_empty()).then_some(text), None),
         Err(error) => (None, Some(error)),
     };
-    let _ = outgoing
-        .send(Outgoing::Frame(ServerFrame::Reply {
-            id,
-            version,
-            text,
-            error,
-        }))
-        .await;
+    let _ = outgoing.send(Outgoing::Frame(ServerFrame::Reply { id, version, text, error })).await;
 }
 
 fn common_version(min: u32, max: u32) -> Option<u32> {
@@ -261,10 +228,7 @@ fn common_version(min: u32, max: u32) -> Option<u32> {
 
 /// The id of a frame that is not understood otherwise, so that its sender gets the refusal; 0 if there is none.
 fn id_of(body: &[u8]) -> u64 {
-    serde_json::from_slice::<serde_json::Value>(body)
-        .ok()
-        .and_then(|value| value.get("id")?.as_u64())
-        .unwrap_or(0)
+    serde_json::from_slice::<serde_json::Value>(body).ok().and_then(|value| value.get("id")?.as_u64()).unwrap_or(0)
 }
 
 fn refusal(code: ErrorCode, message: String) -> ProtocolError {

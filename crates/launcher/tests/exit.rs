@@ -19,12 +19,7 @@ const LINGER: Duration = Duration::from_secs(2);
 const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An owner with a running machine and one client.
-async fn running() -> (
-    Handle,
-    mpsc::UnboundedSender<DomainEvent>,
-    JoinHandle<u8>,
-    FakeDomain,
-) {
+async fn running() -> (Handle, mpsc::UnboundedSender<DomainEvent>, JoinHandle<u8>, FakeDomain) {
     let (fake, starts) = FakeDomain::new();
     let (events, receiver) = mpsc::unbounded_channel();
     let settings = Settings {
@@ -36,36 +31,21 @@ async fn running() -> (
     let (owner, handle) = Owner::new(settings, fake.clone(), receiver);
     let task = tokio::spawn(owner.run());
     handle.send(Message::Connected);
-    let spec = MachineSpec {
-        hypervisor: "qemu-kvm".into(),
-        grace_seconds: 30,
-        ..MachineSpec::default()
-    };
-    handle
-        .request(Request::Sync {
-            spec: Box::new(spec),
-        })
-        .await
-        .unwrap();
+    let spec = MachineSpec { hypervisor: "qemu-kvm".into(), grace_seconds: 30, ..MachineSpec::default() };
+    handle.request(Request::Sync { spec: Box::new(spec) }).await.unwrap();
     starts.send(Ok(Started::default())).unwrap();
     reached(&handle, MachinePhase::Running).await;
     (handle, events, task, fake)
 }
 
 async fn reached(handle: &Handle, phase: MachinePhase) {
-    handle
-        .state()
-        .wait_for(|state| state.phase == phase)
-        .await
-        .unwrap();
+    handle.state().wait_for(|state| state.phase == phase).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_connected_client_has_time_to_release() {
     let (handle, events, task, _) = running().await;
-    events
-        .send(DomainEvent::Stopped(StopReason::GuestShutdown))
-        .unwrap();
+    events.send(DomainEvent::Stopped(StopReason::GuestShutdown)).unwrap();
     reached(&handle, MachinePhase::Stopped).await;
     let stopped = Instant::now();
     assert_eq!(task.await.unwrap(), 0);
@@ -76,9 +56,7 @@ async fn a_connected_client_has_time_to_release() {
 async fn nobody_connected_means_a_short_wait() {
     let (handle, events, task, _) = running().await;
     handle.send(Message::Disconnected);
-    events
-        .send(DomainEvent::Stopped(StopReason::Crashed))
-        .unwrap();
+    events.send(DomainEvent::Stopped(StopReason::Crashed)).unwrap();
     reached(&handle, MachinePhase::Stopped).await;
     let stopped = Instant::now();
     assert_eq!(task.await.unwrap(), 1);
@@ -88,9 +66,7 @@ async fn nobody_connected_means_a_short_wait() {
 #[tokio::test(start_paused = true)]
 async fn a_client_that_leaves_after_the_stop_starts_the_wait() {
     let (handle, events, task, _) = running().await;
-    events
-        .send(DomainEvent::Stopped(StopReason::GuestShutdown))
-        .unwrap();
+    events.send(DomainEvent::Stopped(StopReason::GuestShutdown)).unwrap();
     reached(&handle, MachinePhase::Stopped).await;
     let stopped = Instant::now();
     tokio::time::advance(Duration::from_secs(10)).await;
@@ -106,21 +82,12 @@ async fn termination_asks_until_the_grace_period_is_over() {
     handle.send(Message::Terminate);
     reached(&handle, MachinePhase::ShuttingDown).await;
     // The message appears when the owner gives up on the guest.
-    handle
-        .state()
-        .wait_for(|state| state.message.is_some())
-        .await
-        .unwrap();
+    handle.state().wait_for(|state| state.message.is_some()).await.unwrap();
     assert_eq!(asked.elapsed().as_secs(), 30);
     tokio::task::yield_now().await;
     let acted = format!("{:?}", fake.actions.lock().unwrap());
-    assert_eq!(
-        acted,
-        "[Shutdown, Shutdown, Shutdown, Shutdown, Shutdown, Shutdown, Destroy]"
-    );
-    events
-        .send(DomainEvent::Stopped(StopReason::Destroyed))
-        .unwrap();
+    assert_eq!(acted, "[Shutdown, Shutdown, Shutdown, Shutdown, Shutdown, Shutdown, Destroy]");
+    events.send(DomainEvent::Stopped(StopReason::Destroyed)).unwrap();
     handle.request(Request::Release {}).await.ok();
     assert_eq!(task.await.unwrap(), 0);
 }

@@ -34,13 +34,11 @@ exec setpriv --reuid 107 --regid 107 --clear-groups --inh-caps=-all \
 "#;
 
 /// A boot sector that powers the machine off: port 0x604 is the power management register of `q35`.
-const POWER_OFF: [u8; 11] = [
-    0xba, 0x04, 0x06, 0xb8, 0x00, 0x20, 0xef, 0xf4, 0xeb, 0xfd, 0x90,
-];
+const POWER_OFF: [u8; 11] = [0xba, 0x04, 0x06, 0xb8, 0x00, 0x20, 0xef, 0xf4, 0xeb, 0xfd, 0x90];
 /// A boot sector that waits for the power button (enable register 0x602, status register 0x600, bit 8), then powers off.
 const POWER_BUTTON: [u8; 27] = [
-    0xfa, 0xba, 0x02, 0x06, 0xb8, 0x00, 0x01, 0xef, 0xba, 0x00, 0x06, 0xed, 0xf6, 0xc4, 0x01, 0x74,
-    0xfa, 0xba, 0x04, 0x06, 0xb8, 0x00, 0x20, 0xef, 0xf4, 0xeb, 0xfd,
+    0xfa, 0xba, 0x02, 0x06, 0xb8, 0x00, 0x01, 0xef, 0xba, 0x00, 0x06, 0xed, 0xf6, 0xc4, 0x01, 0x74, 0xfa, 0xba, 0x04,
+    0x06, 0xb8, 0x00, 0x20, 0xef, 0xf4, 0xeb, 0xfd,
 ];
 /// A boot sector that halts.
 const HALT: [u8; 3] = [0xf4, 0xeb, 0xfd];
@@ -54,14 +52,7 @@ struct Launcher {
 fn container(arguments: &str) -> Command {
     let mut command = Command::new("unshare");
     command
-        .args([
-            "--mount",
-            "--net",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--mount-proc",
-        ])
+        .args(["--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"])
         .args(["sh", "-c", CONTAINER])
         .env("LAUNCHER", env!("CARGO_BIN_EXE_ferrovirt-launcher"))
         .env("COMMAND", arguments)
@@ -71,15 +62,8 @@ fn container(arguments: &str) -> Command {
 
 /// A directory that the launcher's user may write.
 fn shared_dir() -> tempfile::TempDir {
-    let dir = tempfile::Builder::new()
-        .prefix("launcher-")
-        .tempdir_in("/tmp")
-        .unwrap();
-    let status = Command::new("chown")
-        .arg("107:107")
-        .arg(dir.path())
-        .status()
-        .unwrap();
+    let dir = tempfile::Builder::new().prefix("launcher-").tempdir_in("/tmp").unwrap();
+    let status = Command::new("chown").arg("107:107").arg(dir.path()).status().unwrap();
     assert!(status.success());
     dir
 }
@@ -91,10 +75,7 @@ impl Launcher {
 
     fn start_with(arguments: &str) -> Self {
         let dir = shared_dir();
-        let command = format!(
-            "run --socket-dir {} --linger 300 {arguments}",
-            dir.path().display()
-        );
+        let command = format!("run --socket-dir {} --linger 300 {arguments}", dir.path().display());
         let process = container(&command).spawn().unwrap();
         Self { process, dir }
     }
@@ -188,8 +169,7 @@ fn descend(pid: u32, name: &str, found: &mut Vec<i32>) {
     if comm.starts_with(name) {
         found.push(i32::try_from(pid).unwrap());
     }
-    let children =
-        fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     for child in children.split_whitespace() {
         descend(child.parse().unwrap(), name, found);
     }
@@ -200,32 +180,17 @@ fn kill(pid: i32) {
 }
 
 fn send(signal: &str, pid: i32) {
-    assert!(
-        Command::new("kill")
-            .args([signal, &pid.to_string()])
-            .status()
-            .unwrap()
-            .success()
-    );
+    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
 }
 
 fn uid_of(pid: i32) -> String {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix("Uid:"))
-        .unwrap()
-        .split_whitespace()
-        .next()
-        .unwrap()
-        .to_owned()
+    status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap().split_whitespace().next().unwrap().to_owned()
 }
 
 fn possible() -> bool {
     let possible = rustix::process::geteuid().is_root()
-        && ["/usr/sbin/libvirtd", "/usr/sbin/virtqemud"]
-            .iter()
-            .any(|path| Path::new(path).exists());
+        && ["/usr/sbin/libvirtd", "/usr/sbin/virtqemud"].iter().any(|path| Path::new(path).exists());
     if !possible {
         eprintln!("needs root and libvirt: nothing was tested");
     }
@@ -239,63 +204,33 @@ async fn a_machine_lives_and_survives_its_daemon() {
     }
     let launcher = Launcher::start();
     let mut client = launcher.subscribed().await;
-    client
-        .ask_ok(json!({"type": "sync", "spec": launcher.spec(&HALT)}))
-        .await;
-    let state = client
-        .state(|state| {
-            state.phase != MachinePhase::Starting && state.phase != MachinePhase::Waiting
-        })
-        .await;
-    assert_eq!(
-        (state.phase, state.virt_type.as_deref()),
-        (MachinePhase::Running, Some("qemu")),
-        "{state:?}"
-    );
-    assert!(
-        state.machine_type.as_ref().unwrap().starts_with("pc-q35-"),
-        "{state:?}"
-    );
+    client.ask_ok(json!({"type": "sync", "spec": launcher.spec(&HALT)})).await;
+    let state =
+        client.state(|state| state.phase != MachinePhase::Starting && state.phase != MachinePhase::Waiting).await;
+    assert_eq!((state.phase, state.virt_type.as_deref()), (MachinePhase::Running, Some("qemu")), "{state:?}");
+    assert!(state.machine_type.as_ref().unwrap().starts_with("pc-q35-"), "{state:?}");
     let qemu = launcher.find("qemu-system");
     assert_eq!(uid_of(qemu), "107");
 
     let xml = client.ask_ok(json!({"type": "domainXml"})).await.unwrap();
-    assert!(
-        xml.contains("root.qcow2") && xml.contains("virt-serial0"),
-        "{xml}"
-    );
+    assert!(xml.contains("root.qcow2") && xml.contains("virt-serial0"), "{xml}");
 
     client.ask_ok(json!({"type": "pause"})).await;
-    let state = client
-        .state(|state| state.phase == MachinePhase::Paused)
-        .await;
+    let state = client.state(|state| state.phase == MachinePhase::Paused).await;
     assert_eq!(state.pause_reason, Some(PauseReason::User));
     client.ask_ok(json!({"type": "unpause"})).await;
-    client
-        .state(|state| state.phase == MachinePhase::Running)
-        .await;
+    client.state(|state| state.phase == MachinePhase::Running).await;
 
     kill(launcher.find("libvirtd"));
-    client
-        .state(|state| {
-            state
-                .message
-                .as_ref()
-                .is_some_and(|message| message.contains("daemon"))
-        })
-        .await;
+    client.state(|state| state.message.as_ref().is_some_and(|message| message.contains("daemon"))).await;
     let state = client.state(|state| state.message.is_none()).await;
     assert_eq!(state.phase, MachinePhase::Running);
     assert_eq!(launcher.find("qemu-system"), qemu, "the hypervisor went on");
     client.ask_ok(json!({"type": "reset"})).await;
 
     // A halted boot sector never hears the power button, so the grace period decides.
-    client
-        .ask_ok(json!({"type": "shutdown", "graceSeconds": 1}))
-        .await;
-    let state = client
-        .state(|state| state.phase == MachinePhase::Stopped)
-        .await;
+    client.ask_ok(json!({"type": "shutdown", "graceSeconds": 1})).await;
+    let state = client.state(|state| state.phase == MachinePhase::Stopped).await;
     assert_eq!(state.stop_reason, Some(StopReason::Destroyed), "{state:?}");
     client.ask_ok(json!({"type": "release"})).await;
     assert_eq!(launcher.exit_code().await, 0);
@@ -308,9 +243,7 @@ async fn a_guest_powers_off_while_nobody_is_connected() {
     }
     let launcher = Launcher::start();
     let mut client = Client::hello(&launcher.socket()).await;
-    client
-        .ask_ok(json!({"type": "sync", "spec": launcher.spec(&POWER_OFF)}))
-        .await;
+    client.ask_ok(json!({"type": "sync", "spec": launcher.spec(&POWER_OFF)})).await;
     drop(client);
     assert_eq!(launcher.exit_code().await, 0);
 }
@@ -322,16 +255,10 @@ async fn a_killed_hypervisor_is_a_crash() {
     }
     let launcher = Launcher::start();
     let mut client = launcher.subscribed().await;
-    client
-        .ask_ok(json!({"type": "sync", "spec": launcher.spec(&HALT)}))
-        .await;
-    client
-        .state(|state| state.phase == MachinePhase::Running)
-        .await;
+    client.ask_ok(json!({"type": "sync", "spec": launcher.spec(&HALT)})).await;
+    client.state(|state| state.phase == MachinePhase::Running).await;
     kill(launcher.find("qemu-system"));
-    let state = client
-        .state(|state| state.phase == MachinePhase::Stopped)
-        .await;
+    let state = client.state(|state| state.phase == MachinePhase::Stopped).await;
     assert_eq!(state.stop_reason, Some(StopReason::Crashed), "{state:?}");
     client.ask_ok(json!({"type": "release"})).await;
     assert_eq!(launcher.exit_code().await, 1);
@@ -347,14 +274,9 @@ async fn a_machine_that_cannot_start_says_why() {
     let mut spec = launcher.spec(&HALT);
     spec["devices"]["disks"][1]["source"]["path"] = "/absent.img".into();
     client.ask_ok(json!({"type": "sync", "spec": spec})).await;
-    let state = client
-        .state(|state| state.phase == MachinePhase::Stopped)
-        .await;
+    let state = client.state(|state| state.phase == MachinePhase::Stopped).await;
     assert_eq!(state.stop_reason, Some(StopReason::StartFailed));
-    assert!(
-        state.message.as_ref().unwrap().contains("absent.img"),
-        "{state:?}"
-    );
+    assert!(state.message.as_ref().unwrap().contains("absent.img"), "{state:?}");
     drop(client);
     assert_eq!(launcher.exit_code().await, 1);
 }
@@ -366,26 +288,12 @@ async fn a_termination_signal_ends_the_machine() {
     }
     let launcher = Launcher::start();
     let mut client = launcher.subscribed().await;
-    client
-        .ask_ok(json!({"type": "sync", "spec": launcher.spec(&HALT)}))
-        .await;
-    client
-        .state(|state| state.phase == MachinePhase::Running)
-        .await;
+    client.ask_ok(json!({"type": "sync", "spec": launcher.spec(&HALT)})).await;
+    client.state(|state| state.phase == MachinePhase::Running).await;
     let pid = launcher.find("launcher").to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-TERM", &pid])
-            .status()
-            .unwrap()
-            .success()
-    );
-    client
-        .state(|state| state.phase == MachinePhase::ShuttingDown)
-        .await;
-    let state = client
-        .state(|state| state.phase == MachinePhase::Stopped)
-        .await;
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    client.state(|state| state.phase == MachinePhase::ShuttingDown).await;
+    let state = client.state(|state| state.phase == MachinePhase::Stopped).await;
     assert_eq!(state.stop_reason, Some(StopReason::Destroyed));
     drop(client);
     assert_eq!(launcher.exit_code().await, 0);
@@ -404,23 +312,17 @@ async fn a_machine_uses_the_tap_it_is_given() {
         "mac": "02:00:00:00:00:01",
     }]);
     client.ask_ok(json!({"type": "sync", "spec": spec})).await;
-    let state = client
-        .state(|state| state.phase == MachinePhase::Running || state.phase == MachinePhase::Stopped)
-        .await;
+    let state =
+        client.state(|state| state.phase == MachinePhase::Running || state.phase == MachinePhase::Stopped).await;
     assert_eq!(state.phase, MachinePhase::Running, "{state:?}");
     let qemu = launcher.find("qemu-system");
     let descriptors = fs::read_dir(format!("/proc/{qemu}/fdinfo")).unwrap();
     let tap = descriptors
         .filter_map(|entry| fs::read_to_string(entry.unwrap().path()).ok())
-        .any(|info| {
-            info.lines()
-                .any(|line| line.starts_with("iff:") && line.ends_with("tap0"))
-        });
+        .any(|info| info.lines().any(|line| line.starts_with("iff:") && line.ends_with("tap0")));
     assert!(tap, "QEMU holds tap0");
     client.ask_ok(json!({"type": "kill"})).await;
-    client
-        .state(|state| state.phase == MachinePhase::Stopped)
-        .await;
+    client.state(|state| state.phase == MachinePhase::Stopped).await;
     client.ask_ok(json!({"type": "release"})).await;
     assert_eq!(launcher.exit_code().await, 0);
 }
@@ -432,36 +334,14 @@ async fn a_seeded_launcher_does_not_probe() {
     }
     const MARK: &str = "<!-- seeded -->";
     let dir = shared_dir();
-    let output = container(&format!("probe --out {}", dir.path().display()))
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let output = container(&format!("probe --out {}", dir.path().display())).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let hypervisor = &report["hypervisors"][0];
     assert_eq!(hypervisor["name"], "qemu-kvm");
-    let emulation = hypervisor["virtTypes"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|found| found["type"] == "qemu")
-        .unwrap();
-    assert!(
-        emulation["machineTypes"]
-            .as_array()
-            .unwrap()
-            .contains(&json!("q35")),
-        "{emulation}"
-    );
-    assert!(
-        emulation["cpuModels"]
-            .as_array()
-            .unwrap()
-            .contains(&json!({"name": "qemu64", "usable": true}))
-    );
+    let emulation = hypervisor["virtTypes"].as_array().unwrap().iter().find(|found| found["type"] == "qemu").unwrap();
+    assert!(emulation["machineTypes"].as_array().unwrap().contains(&json!("q35")), "{emulation}");
+    assert!(emulation["cpuModels"].as_array().unwrap().contains(&json!({"name": "qemu64", "usable": true})));
 
     // A probe would write the file anew, without the mark.
     for entry in fs::read_dir(dir.path()).unwrap() {
@@ -471,27 +351,13 @@ async fn a_seeded_launcher_does_not_probe() {
     }
     let launcher = Launcher::start_with(&format!("--capabilities-cache {}", dir.path().display()));
     let mut client = launcher.subscribed().await;
-    client
-        .ask_ok(json!({"type": "sync", "spec": launcher.spec(&HALT)}))
-        .await;
-    client
-        .state(|state| state.phase == MachinePhase::Running)
-        .await;
-    let cache = format!(
-        "/proc/{}/root/run/libvirt/cache/libvirt/qemu/cache/capabilities",
-        launcher.find("launcher")
-    );
-    let cached: Vec<_> = fs::read_dir(cache)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
+    client.ask_ok(json!({"type": "sync", "spec": launcher.spec(&HALT)})).await;
+    client.state(|state| state.phase == MachinePhase::Running).await;
+    let cache = format!("/proc/{}/root/run/libvirt/cache/libvirt/qemu/cache/capabilities", launcher.find("launcher"));
+    let cached: Vec<_> = fs::read_dir(cache).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(!cached.is_empty());
     for path in cached {
-        assert!(
-            fs::read_to_string(&path).unwrap().ends_with(MARK),
-            "{} was probed again",
-            path.display()
-        );
+        assert!(fs::read_to_string(&path).unwrap().ends_with(MARK), "{} was probed again", path.display());
     }
 }
 
@@ -502,17 +368,11 @@ async fn a_hung_daemon_does_not_keep_a_machine_alive() {
     }
     let launcher = Launcher::start();
     let mut client = launcher.subscribed().await;
-    client
-        .ask_ok(json!({"type": "sync", "spec": launcher.spec(&HALT)}))
-        .await;
-    client
-        .state(|state| state.phase == MachinePhase::Running)
-        .await;
+    client.ask_ok(json!({"type": "sync", "spec": launcher.spec(&HALT)})).await;
+    client.state(|state| state.phase == MachinePhase::Running).await;
     send("-STOP", launcher.find("libvirtd"));
     client.ask_ok(json!({"type": "kill"})).await;
-    client
-        .state(|state| state.phase == MachinePhase::Stopped)
-        .await;
+    client.state(|state| state.phase == MachinePhase::Stopped).await;
     client.ask_ok(json!({"type": "release"})).await;
     launcher.exit_code().await;
 }
@@ -528,24 +388,12 @@ async fn a_guest_hears_the_power_button() {
         let mut spec = launcher.spec(&POWER_BUTTON);
         spec["startPaused"] = paused.into();
         client.ask_ok(json!({"type": "sync", "spec": spec})).await;
-        let up = if paused {
-            MachinePhase::Paused
-        } else {
-            MachinePhase::Running
-        };
+        let up = if paused { MachinePhase::Paused } else { MachinePhase::Running };
         client.state(|state| state.phase == up).await;
         // The firmware does not listen yet: the launcher has to ask more than once.
-        client
-            .ask_ok(json!({"type": "shutdown", "graceSeconds": 50}))
-            .await;
-        let state = client
-            .state(|state| state.phase == MachinePhase::Stopped)
-            .await;
-        assert_eq!(
-            state.stop_reason,
-            Some(StopReason::GuestShutdown),
-            "{state:?}"
-        );
+        client.ask_ok(json!({"type": "shutdown", "graceSeconds": 50})).await;
+        let state = client.state(|state| state.phase == MachinePhase::Stopped).await;
+        assert_eq!(state.stop_reason, Some(StopReason::GuestShutdown), "{state:?}");
         client.ask_ok(json!({"type": "release"})).await;
         assert_eq!(launcher.exit_code().await, 0);
     }

@@ -22,10 +22,7 @@ use tokio::sync::mpsc;
 #[tokio::test]
 async fn transcripts_hold() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transcripts");
-    let mut paths: Vec<_> = fs::read_dir(dir)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
+    let mut paths: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     assert!(paths.len() >= 6, "{paths:?}");
     for path in paths {
@@ -53,12 +50,8 @@ async fn play(path: &Path) {
 
     for (number, line) in fs::read_to_string(path).unwrap().lines().enumerate() {
         let at = format!("{name}:{}", number + 1);
-        let line: Value =
-            serde_json::from_str(line).unwrap_or_else(|error| panic!("{at}: {error}"));
-        let (key, value) = line
-            .as_object()
-            .and_then(|line| line.iter().next())
-            .unwrap();
+        let line: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{at}: {error}"));
+        let (key, value) = line.as_object().and_then(|line| line.iter().next()).unwrap();
         match key.as_str() {
             "connect" => client = Some(Client::connect(&socket).await),
             "disconnect" => client = None,
@@ -84,10 +77,7 @@ async fn play(path: &Path) {
                 assert_eq!(acted, value.as_str().unwrap(), "{at}");
             }
             "exit" => {
-                let code = tokio::time::timeout(PATIENCE, owner.take().unwrap())
-                    .await
-                    .expect("an exit")
-                    .unwrap();
+                let code = tokio::time::timeout(PATIENCE, owner.take().unwrap()).await.expect("an exit").unwrap();
                 assert_eq!(u64::from(code), value.as_u64().unwrap(), "{at}");
             }
             key => panic!("{at}: unknown {key}"),

@@ -30,9 +30,7 @@ impl Connection {
             // SAFETY: libvirt is initialized and `uri` is NUL-terminated for the length of the call.
             let raw = unsafe { ffi::virConnectOpen(uri.as_ptr()) };
             let raw = NonNull::new(raw).ok_or_else(last_error)?;
-            Ok(Self {
-                handle: Arc::new(Handle(raw)),
-            })
+            Ok(Self { handle: Arc::new(Handle(raw)) })
         })
         .await
     }
@@ -47,22 +45,19 @@ impl Connection {
     pub async fn define(&self, xml: &str) -> Result<Domain> {
         let xml = c_string(xml)?;
         // SAFETY: live connection, NUL-terminated text.
-        self.domain(move |conn| unsafe { ffi::virDomainDefineXML(conn, xml.as_ptr()) })
-            .await
+        self.domain(move |conn| unsafe { ffi::virDomainDefineXML(conn, xml.as_ptr()) }).await
     }
 
     pub async fn domain_by_name(&self, name: &str) -> Result<Domain> {
         let name = c_string(name)?;
         // SAFETY: live connection, NUL-terminated text.
-        self.domain(move |conn| unsafe { ffi::virDomainLookupByName(conn, name.as_ptr()) })
-            .await
+        self.domain(move |conn| unsafe { ffi::virDomainLookupByName(conn, name.as_ptr()) }).await
     }
 
     pub async fn domain_by_uuid(&self, uuid: &str) -> Result<Domain> {
         let uuid = c_string(uuid)?;
         // SAFETY: live connection, NUL-terminated text.
-        self.domain(move |conn| unsafe { ffi::virDomainLookupByUUIDString(conn, uuid.as_ptr()) })
-            .await
+        self.domain(move |conn| unsafe { ffi::virDomainLookupByUUIDString(conn, uuid.as_ptr()) }).await
     }
 
     /// The host's capabilities, as XML.
@@ -70,19 +65,13 @@ impl Connection {
         let handle = self.handle.clone();
         blocking(move || {
             // SAFETY: live connection; the returned string is ours to free.
-            unsafe { owned_text(ffi::virConnectGetCapabilities(handle.as_ptr())) }
-                .ok_or_else(last_error)
+            unsafe { owned_text(ffi::virConnectGetCapabilities(handle.as_ptr())) }.ok_or_else(last_error)
         })
         .await
     }
 
     /// What one emulator can do with one virtualization type (`kvm`, `qemu`, …), as XML.
-    pub async fn domain_capabilities(
-        &self,
-        arch: &str,
-        machine: Option<&str>,
-        virt_type: &str,
-    ) -> Result<String> {
+    pub async fn domain_capabilities(&self, arch: &str, machine: Option<&str>, virt_type: &str) -> Result<String> {
         let handle = self.handle.clone();
         let arch = c_string(arch)?;
         let machine = machine.map(c_string).transpose()?;
@@ -114,14 +103,7 @@ impl Connection {
                 ffi::virConnectGetLibVersion(handle.as_ptr(), &raw mut libvirt) < 0
                     || ffi::virConnectGetVersion(handle.as_ptr(), &raw mut hypervisor) < 0
             };
-            if failed {
-                Err(last_error())
-            } else {
-                Ok(Versions {
-                    libvirt,
-                    hypervisor,
-                })
-            }
+            if failed { Err(last_error()) } else { Ok(Versions { libvirt, hypervisor }) }
         })
         .await
     }
@@ -172,9 +154,7 @@ where
     T: Send + 'static,
     F: FnOnce() -> Result<T> + Send + 'static,
 {
-    tokio::task::spawn_blocking(call)
-        .await
-        .unwrap_or(Err(Error::Cancelled))
+    tokio::task::spawn_blocking(call).await.unwrap_or(Err(Error::Cancelled))
 }
 
 pub(crate) fn c_string(text: &str) -> Result<CString> {

@@ -70,20 +70,9 @@ impl DomainState {
 impl Domain {
     pub(crate) fn new(raw: NonNull<ffi::VirDomain>, connection: Arc<Handle>) -> Self {
         // SAFETY: `raw` is a live domain; the name belongs to it and is copied.
-        let (name, uuid) = unsafe {
-            (
-                text(ffi::virDomainGetName(raw.as_ptr())).unwrap_or_default(),
-                event::uuid_of(raw.as_ptr()),
-            )
-        };
-        Self {
-            inner: Arc::new(Inner {
-                raw,
-                name,
-                uuid,
-                _connection: connection,
-            }),
-        }
+        let (name, uuid) =
+            unsafe { (text(ffi::virDomainGetName(raw.as_ptr())).unwrap_or_default(), event::uuid_of(raw.as_ptr())) };
+        Self { inner: Arc::new(Inner { raw, name, uuid, _connection: connection }) }
     }
 
     pub fn name(&self) -> &str {
@@ -100,24 +89,21 @@ impl Domain {
             Start::Paused => ffi::START_PAUSED,
         };
         // SAFETY: live domain.
-        self.call(move |dom| unsafe { ffi::virDomainCreateWithFlags(dom, flags) })
-            .await
+        self.call(move |dom| unsafe { ffi::virDomainCreateWithFlags(dom, flags) }).await
     }
 
     /// Asks the guest to power off; returns when it was asked, not when it is off.
     pub async fn shutdown(&self, mode: ShutdownMode) -> Result<()> {
         let flags = mode.flags();
         // SAFETY: live domain.
-        self.call(move |dom| unsafe { ffi::virDomainShutdownFlags(dom, flags) })
-            .await
+        self.call(move |dom| unsafe { ffi::virDomainShutdownFlags(dom, flags) }).await
     }
 
     /// Asks the guest to reboot.
     pub async fn reboot(&self, mode: ShutdownMode) -> Result<()> {
         let flags = mode.flags();
         // SAFETY: live domain.
-        self.call(move |dom| unsafe { ffi::virDomainReboot(dom, flags) })
-            .await
+        self.call(move |dom| unsafe { ffi::virDomainReboot(dom, flags) }).await
     }
 
     /// Ends the domain at once.
@@ -128,8 +114,7 @@ impl Domain {
 
     pub async fn reset(&self) -> Result<()> {
         // SAFETY: live domain.
-        self.call(|dom| unsafe { ffi::virDomainReset(dom, 0) })
-            .await
+        self.call(|dom| unsafe { ffi::virDomainReset(dom, 0) }).await
     }
 
     pub async fn suspend(&self) -> Result<()> {
@@ -147,10 +132,7 @@ impl Domain {
         blocking(move || {
             let (mut state, mut reason): (c_int, c_int) = (0, 0);
             // SAFETY: live domain; both pointers are to locals that outlive the call.
-            if unsafe {
-                ffi::virDomainGetState(inner.raw.as_ptr(), &raw mut state, &raw mut reason, 0)
-            } < 0
-            {
+            if unsafe { ffi::virDomainGetState(inner.raw.as_ptr(), &raw mut state, &raw mut reason, 0) } < 0 {
                 return Err(last_error());
             }
             Ok(DomainState::from_raw(state, reason))
@@ -163,8 +145,7 @@ impl Domain {
         let inner = self.inner.clone();
         blocking(move || {
             // SAFETY: live domain; the returned string is ours to free.
-            unsafe { owned_text(ffi::virDomainGetXMLDesc(inner.raw.as_ptr(), 0)) }
-                .ok_or_else(last_error)
+            unsafe { owned_text(ffi::virDomainGetXMLDesc(inner.raw.as_ptr(), 0)) }.ok_or_else(last_error)
         })
         .await
     }
@@ -173,15 +154,12 @@ impl Domain {
     pub async fn undefine(&self) -> Result<()> {
         let flags = ffi::UNDEFINE_MANAGED_SAVE | ffi::UNDEFINE_SNAPSHOTS | ffi::UNDEFINE_KEEP_NVRAM;
         // SAFETY: live domain.
-        let result = self
-            .call(move |dom| unsafe { ffi::virDomainUndefineFlags(dom, flags) })
-            .await;
+        let result = self.call(move |dom| unsafe { ffi::virDomainUndefineFlags(dom, flags) }).await;
         match result {
             // Drivers without NVRAM or snapshots do not know these flags.
             Err(error) if error.code() == Some(ErrorCode::InvalidArgument) => {
                 // SAFETY: live domain.
-                self.call(|dom| unsafe { ffi::virDomainUndefineFlags(dom, 0) })
-                    .await
+                self.call(|dom| unsafe { ffi::virDomainUndefineFlags(dom, 0) }).await
             }
             result => result,
         }
@@ -192,23 +170,13 @@ impl Domain {
         F: FnOnce(*mut ffi::VirDomain) -> c_int + Send + 'static,
     {
         let inner = self.inner.clone();
-        blocking(move || {
-            if call(inner.raw.as_ptr()) < 0 {
-                Err(last_error())
-            } else {
-                Ok(())
-            }
-        })
-        .await
+        blocking(move || if call(inner.raw.as_ptr()) < 0 { Err(last_error()) } else { Ok(()) }).await
     }
 }
 
 impl std::fmt::Debug for Domain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Domain")
-            .field("name", &self.inner.name)
-            .field("uuid", &self.inner.uuid)
-            .finish()
+        f.debug_struct("Domain").field("name", &self.inner.name).field("uuid", &self.inner.uuid).finish()
     }
 }
 

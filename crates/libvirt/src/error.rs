@@ -84,13 +84,9 @@ pub(crate) fn last_error() -> Error {
         Some(error) if error.code != 0 => Error::Libvirt {
             code: ErrorCode::from_raw(error.code),
             // SAFETY: `message` is NULL or a NUL-terminated string that lives as long as the error itself.
-            message: unsafe { text(error.message) }
-                .unwrap_or_else(|| "libvirt gave no message".into()),
+            message: unsafe { text(error.message) }.unwrap_or_else(|| "libvirt gave no message".into()),
         },
-        _ => Error::Libvirt {
-            code: ErrorCode::Internal,
-            message: "libvirt gave no reason".into(),
-        },
+        _ => Error::Libvirt { code: ErrorCode::Internal, message: "libvirt gave no reason".into() },
     };
     // SAFETY: no arguments; it clears this thread's error, of which no reference is left.
     unsafe { ffi::virResetLastError() };
@@ -106,11 +102,7 @@ pub(crate) unsafe fn text(pointer: *const c_char) -> Option<String> {
         return None;
     }
     // SAFETY: not NULL, and NUL-terminated by this function's contract.
-    Some(
-        unsafe { CStr::from_ptr(pointer) }
-            .to_string_lossy()
-            .into_owned(),
-    )
+    Some(unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned())
 }
 
 /// Copies and frees a C string that libvirt gave away.

@@ -122,29 +122,12 @@ impl Events {
     /// Registers all callbacks. Blocks: the caller is on the blocking pool.
     pub(crate) fn register(connection: Arc<Handle>) -> Result<Self> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let mut events = Self {
-            receiver,
-            connection,
-            callbacks: Vec::new(),
-            close_registered: false,
-        };
+        let mut events = Self { receiver, connection, callbacks: Vec::new(), close_registered: false };
         let callbacks: [(c_int, *const c_void); 4] = [
-            (
-                ffi::EVENT_LIFECYCLE,
-                on_lifecycle as ffi::LifecycleCallback as *const c_void,
-            ),
-            (
-                ffi::EVENT_REBOOT,
-                on_reboot as ffi::GenericCallback as *const c_void,
-            ),
-            (
-                ffi::EVENT_IO_ERROR_REASON,
-                on_io_error as ffi::IoErrorCallback as *const c_void,
-            ),
-            (
-                ffi::EVENT_AGENT_LIFECYCLE,
-                on_agent as ffi::AgentCallback as *const c_void,
-            ),
+            (ffi::EVENT_LIFECYCLE, on_lifecycle as ffi::LifecycleCallback as *const c_void),
+            (ffi::EVENT_REBOOT, on_reboot as ffi::GenericCallback as *const c_void),
+            (ffi::EVENT_IO_ERROR_REASON, on_io_error as ffi::IoErrorCallback as *const c_void),
+            (ffi::EVENT_AGENT_LIFECYCLE, on_agent as ffi::AgentCallback as *const c_void),
         ];
         for (event_id, callback) in callbacks {
             let opaque = opaque_of(&sender);
@@ -174,14 +157,8 @@ impl Events {
         }
         let opaque = opaque_of(&sender);
         // SAFETY: as above; a connection has at most one close callback, and a second registration is refused.
-        let result = unsafe {
-            ffi::virConnectRegisterCloseCallback(
-                events.connection.as_ptr(),
-                on_close,
-                opaque,
-                drop_sender,
-            )
-        };
+        let result =
+            unsafe { ffi::virConnectRegisterCloseCallback(events.connection.as_ptr(), on_close, opaque, drop_sender) };
         if result < 0 {
             let error = last_error();
             // SAFETY: refused, so libvirt neither keeps nor frees `opaque`.
@@ -287,21 +264,11 @@ extern "C" fn on_lifecycle(
     opaque: *mut c_void,
 ) -> c_int {
     // SAFETY: libvirt passes a live domain and the opaque of this registration.
-    unsafe {
-        send(
-            dom,
-            opaque,
-            EventKind::Lifecycle(Lifecycle::from_raw(event, detail)),
-        )
-    };
+    unsafe { send(dom, opaque, EventKind::Lifecycle(Lifecycle::from_raw(event, detail))) };
     0
 }
 
-extern "C" fn on_reboot(
-    _conn: *mut ffi::VirConnect,
-    dom: *mut ffi::VirDomain,
-    opaque: *mut c_void,
-) {
+extern "C" fn on_reboot(_conn: *mut ffi::VirConnect, dom: *mut ffi::VirDomain, opaque: *mut c_void) {
     // SAFETY: libvirt passes a live domain and the opaque of this registration.
     unsafe { send(dom, opaque, EventKind::Reboot) };
 }
@@ -337,15 +304,7 @@ extern "C" fn on_agent(
 ) {
     const CONNECTED: c_int = 1;
     // SAFETY: libvirt passes a live domain and the opaque of this registration.
-    unsafe {
-        send(
-            dom,
-            opaque,
-            EventKind::Agent {
-                connected: state == CONNECTED,
-            },
-        )
-    };
+    unsafe { send(dom, opaque, EventKind::Agent { connected: state == CONNECTED }) };
 }
 
 extern "C" fn on_close(_conn: *mut ffi::VirConnect, _reason: c_int, opaque: *mut c_void) {

@@ -51,8 +51,7 @@ pub type LifecycleCallback = extern "C" fn(
     detail: c_int,
     opaque: *mut c_void,
 ) -> c_int;
-pub type GenericCallback =
-    extern "C" fn(conn: *mut VirConnect, dom: *mut VirDomain, opaque: *mut c_void);
+pub type GenericCallback = extern "C" fn(conn: *mut VirConnect, dom: *mut VirDomain, opaque: *mut c_void);
 pub type IoErrorCallback = extern "C" fn(
     conn: *mut VirConnect,
     dom: *mut VirDomain,
@@ -62,13 +61,8 @@ pub type IoErrorCallback = extern "C" fn(
     reason: *const c_char,
     opaque: *mut c_void,
 );
-pub type AgentCallback = extern "C" fn(
-    conn: *mut VirConnect,
-    dom: *mut VirDomain,
-    state: c_int,
-    reason: c_int,
-    opaque: *mut c_void,
-);
+pub type AgentCallback =
+    extern "C" fn(conn: *mut VirConnect, dom: *mut VirDomain, state: c_int, reason: c_int, opaque: *mut c_void);
 
 #[link(name = "virt")]
 unsafe extern "C" {
@@ -99,10 +93,7 @@ unsafe extern "C" {
         opaque: *mut c_void,
         free: FreeCallback,
     ) -> c_int;
-    pub fn virConnectUnregisterCloseCallback(
-        conn: *mut VirConnect,
-        callback: CloseCallback,
-    ) -> c_int;
+    pub fn virConnectUnregisterCloseCallback(conn: *mut VirConnect, callback: CloseCallback) -> c_int;
     /// `callback` is declared as the generic type in C as well and is really one of the typed callbacks, by event id.
     pub fn virConnectDomainEventRegisterAny(
         conn: *mut VirConnect,
@@ -116,10 +107,7 @@ unsafe extern "C" {
 
     pub fn virDomainDefineXML(conn: *mut VirConnect, xml: *const c_char) -> *mut VirDomain;
     pub fn virDomainLookupByName(conn: *mut VirConnect, name: *const c_char) -> *mut VirDomain;
-    pub fn virDomainLookupByUUIDString(
-        conn: *mut VirConnect,
-        uuid: *const c_char,
-    ) -> *mut VirDomain;
+    pub fn virDomainLookupByUUIDString(conn: *mut VirConnect, uuid: *const c_char) -> *mut VirDomain;
     pub fn virDomainFree(dom: *mut VirDomain) -> c_int;
     pub fn virDomainGetName(dom: *mut VirDomain) -> *const c_char;
     pub fn virDomainGetUUIDString(dom: *mut VirDomain, buffer: *mut c_char) -> c_int;
@@ -130,12 +118,7 @@ unsafe extern "C" {
     pub fn virDomainReset(dom: *mut VirDomain, flags: c_uint) -> c_int;
     pub fn virDomainSuspend(dom: *mut VirDomain) -> c_int;
     pub fn virDomainResume(dom: *mut VirDomain) -> c_int;
-    pub fn virDomainGetState(
-        dom: *mut VirDomain,
-        state: *mut c_int,
-        reason: *mut c_int,
-        flags: c_uint,
-    ) -> c_int;
+    pub fn virDomainGetState(dom: *mut VirDomain, state: *mut c_int, reason: *mut c_int, flags: c_uint) -> c_int;
     pub fn virDomainGetXMLDesc(dom: *mut VirDomain, flags: c_uint) -> *mut c_char;
     pub fn virDomainUndefineFlags(dom: *mut VirDomain, flags: c_uint) -> c_int;
 }

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use ferrovirt_libvirt::{
-    Connection, DomainState, ErrorCode, Event, EventKind, Events, Lifecycle, ShutdownMode, Start,
-    StopDetail, SuspendDetail,
+    Connection, DomainState, ErrorCode, Event, EventKind, Events, Lifecycle, ShutdownMode, Start, StopDetail,
+    SuspendDetail,
 };
 
 const XML: &str = "<domain type='test'><name>t</name><uuid>11111111-2222-3333-4444-555555555555</uuid>\
@@ -24,9 +24,7 @@ async fn next_of(events: &mut Events, uuid: &str) -> EventKind {
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), search)
-        .await
-        .expect("an event in time")
+    tokio::time::timeout(Duration::from_secs(10), search).await.expect("an event in time")
 }
 
 #[tokio::test]
@@ -34,27 +32,14 @@ async fn life_of_a_domain() {
     let connection = Connection::open("test:///default").await.unwrap();
     let mut events = connection.subscribe().await.unwrap();
     let domain = connection.define(XML).await.unwrap();
-    assert_eq!(
-        (domain.name(), domain.uuid()),
-        ("t", "11111111-2222-3333-4444-555555555555")
-    );
+    assert_eq!((domain.name(), domain.uuid()), ("t", "11111111-2222-3333-4444-555555555555"));
     domain.create(Start::Running).await.unwrap();
     assert_eq!(domain.state().await.unwrap(), DomainState::Running);
     domain.suspend().await.unwrap();
-    assert_eq!(
-        domain.state().await.unwrap(),
-        DomainState::Paused {
-            reason: DomainState::PAUSED_USER
-        }
-    );
+    assert_eq!(domain.state().await.unwrap(), DomainState::Paused { reason: DomainState::PAUSED_USER });
     domain.resume().await.unwrap();
     domain.shutdown(ShutdownMode::Any).await.unwrap();
-    assert_eq!(
-        domain.state().await.unwrap(),
-        DomainState::Shutoff {
-            reason: DomainState::SHUTOFF_SHUTDOWN
-        }
-    );
+    assert_eq!(domain.state().await.unwrap(), DomainState::Shutoff { reason: DomainState::SHUTOFF_SHUTDOWN });
     domain.create(Start::Running).await.unwrap();
     domain.destroy().await.unwrap();
     domain.undefine().await.unwrap();
@@ -70,10 +55,7 @@ async fn life_of_a_domain() {
         Lifecycle::Undefined,
     ];
     for lifecycle in expected {
-        assert_eq!(
-            next_of(&mut events, domain.uuid()).await,
-            EventKind::Lifecycle(lifecycle)
-        );
+        assert_eq!(next_of(&mut events, domain.uuid()).await, EventKind::Lifecycle(lifecycle));
     }
 }
 
@@ -81,28 +63,9 @@ async fn life_of_a_domain() {
 async fn lookups_and_descriptions() {
     let connection = Connection::open("test:///default").await.unwrap();
     let domain = connection.domain_by_name("test").await.unwrap();
-    assert_eq!(
-        connection
-            .domain_by_uuid(domain.uuid())
-            .await
-            .unwrap()
-            .name(),
-        "test"
-    );
-    assert!(
-        domain
-            .xml_desc()
-            .await
-            .unwrap()
-            .contains("<name>test</name>")
-    );
-    assert!(
-        connection
-            .capabilities()
-            .await
-            .unwrap()
-            .contains("<capabilities>")
-    );
+    assert_eq!(connection.domain_by_uuid(domain.uuid()).await.unwrap().name(), "test");
+    assert!(domain.xml_desc().await.unwrap().contains("<name>test</name>"));
+    assert!(connection.capabilities().await.unwrap().contains("<capabilities>"));
     assert!(connection.versions().await.unwrap().libvirt >= 9_000_000);
 }
 
@@ -110,27 +73,10 @@ async fn lookups_and_descriptions() {
 async fn errors_have_codes() {
     let connection = Connection::open("test:///default").await.unwrap();
     let codes = [
-        (
-            connection.domain_by_name("absent").await.err(),
-            ErrorCode::NoDomain,
-        ),
+        (connection.domain_by_name("absent").await.err(), ErrorCode::NoDomain),
         (connection.define("<domain").await.err(), ErrorCode::Xml),
-        (
-            connection
-                .domain_by_name("test")
-                .await
-                .unwrap()
-                .resume()
-                .await
-                .err(),
-            ErrorCode::Internal,
-        ),
-        (
-            Connection::open("qemu+unix:///session?socket=/nonexistent/socket")
-                .await
-                .err(),
-            ErrorCode::System,
-        ),
+        (connection.domain_by_name("test").await.unwrap().resume().await.err(), ErrorCode::Internal),
+        (Connection::open("qemu+unix:///session?socket=/nonexistent/socket").await.err(), ErrorCode::System),
     ];
     for (error, code) in codes {
         let error = error.expect("must fail");

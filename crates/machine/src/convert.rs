@@ -47,24 +47,13 @@ pub struct FieldError {
 
 impl FieldError {
     pub fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            field: field.into(),
-            message: message.into(),
-        }
+        Self { field: field.into(), message: message.into() }
     }
 }
 
 /// The machine for a VMI on the node that the context describes, or all that stands against it.
-pub fn machine_spec(
-    vmi: &VirtualMachineInstance,
-    ctx: &Context,
-) -> Result<MachineSpec, Vec<FieldError>> {
-    let mut c = Conversion {
-        vmi,
-        ctx,
-        prepare: Vec::new(),
-        errors: Vec::new(),
-    };
+pub fn machine_spec(vmi: &VirtualMachineInstance, ctx: &Context) -> Result<MachineSpec, Vec<FieldError>> {
+    let mut c = Conversion { vmi, ctx, prepare: Vec::new(), errors: Vec::new() };
     let acceleration = acceleration(&mut c);
     let emulated = acceleration == Acceleration::Emulation;
     let memory = memory::convert(&mut c);
@@ -72,21 +61,13 @@ pub fn machine_spec(
     let firmware = firmware::convert(&mut c);
     let interfaces = network::convert(&mut c);
     let disks = disks::convert(&mut c);
-    let mut devices = Devices {
-        interfaces,
-        disks,
-        ..devices::convert(&mut c)
-    };
+    let mut devices = Devices { interfaces, disks, ..devices::convert(&mut c) };
     placement::on_root_bus(&mut c, &mut devices);
     let spec = MachineSpec {
         version: SPEC_VERSION,
         name: domain_name(vmi),
         uid: vmi.metadata.uid.clone().unwrap_or_default(),
-        hypervisor: vmi
-            .spec
-            .hypervisor
-            .clone()
-            .unwrap_or_else(|| hypervisor::DEFAULT.into()),
+        hypervisor: vmi.spec.hypervisor.clone().unwrap_or_else(|| hypervisor::DEFAULT.into()),
         arch: ctx.arch,
         acceleration,
         translation_cache_mib: ctx.translation_cache_mib.filter(|_| emulated),
@@ -97,9 +78,7 @@ pub fn machine_spec(
         clock: clock::convert(&c),
         features: Some(platform::convert(&c)),
         devices,
-        io_threads: io_threads::plan(vmi)
-            .map(|threads| threads.total)
-            .filter(|total| *total > 0),
+        io_threads: io_threads::plan(vmi).map(|threads| threads.total).filter(|total| *total > 0),
         launch_security: launch_security::convert(&c),
         on_reboot: match vmi.spec.domain.reboot_policy.as_deref() {
             Some("Terminate") => Some(RebootAction::Destroy),
@@ -113,21 +92,14 @@ pub fn machine_spec(
         dhcp: vec![],
         prepare: std::mem::take(&mut c.prepare),
     };
-    if c.errors.is_empty() {
-        Ok(spec)
-    } else {
-        Err(c.errors)
-    }
+    if c.errors.is_empty() { Ok(spec) } else { Err(c.errors) }
 }
 
 /// Name of the domain: unique on a node, and what upstream's tools look for.
 pub fn domain_name(vmi: &VirtualMachineInstance) -> String {
     let metadata = &vmi.metadata;
     let namespace = metadata.namespace.as_deref().unwrap_or_default();
-    format!(
-        "{namespace}_{}",
-        metadata.name.as_deref().unwrap_or_default()
-    )
+    format!("{namespace}_{}", metadata.name.as_deref().unwrap_or_default())
 }
 
 /// How long a guest gets to power off when nothing was said, as upstream has it.
@@ -135,9 +107,7 @@ pub const DEFAULT_GRACE_SECONDS: u64 = 30;
 
 pub fn grace_seconds(vmi: &VirtualMachineInstance) -> u64 {
     let seconds = vmi.spec.termination_grace_period_seconds;
-    seconds.map_or(DEFAULT_GRACE_SECONDS, |seconds| {
-        u64::try_from(seconds).unwrap_or(0)
-    })
+    seconds.map_or(DEFAULT_GRACE_SECONDS, |seconds| u64::try_from(seconds).unwrap_or(0))
 }
 
 /// What the modules share while a machine is put together.
@@ -171,20 +141,14 @@ fn ignition(c: &mut Conversion<'_>) -> Vec<String> {
     }
     if !c.ctx.as_upstream {
         let field = format!("metadata.annotations[{}]", names::IGNITION_ANNOTATION);
-        c.refuse(
-            field,
-            "ignition data is not passed to guests yet; use cloud-init data",
-        );
+        c.refuse(field, "ignition data is not passed to guests yet; use cloud-init data");
         return Vec::new();
     }
     let metadata = &c.vmi.metadata;
     let namespace = metadata.namespace.as_deref().unwrap_or_default();
     let name = metadata.name.as_deref().unwrap_or_default();
     let path = format!("{}/{namespace}/{name}/data.ign", c.ctx.layout.ignition);
-    vec![
-        "-fw_cfg".into(),
-        format!("name=opt/com.coreos/config,file={path}"),
-    ]
+    vec!["-fw_cfg".into(), format!("name=opt/com.coreos/config,file={path}")]
 }
 
 fn acceleration(c: &mut Conversion<'_>) -> Acceleration {
@@ -202,7 +166,5 @@ fn acceleration(c: &mut Conversion<'_>) -> Acceleration {
 
 /// A resource by name; what does not parse is treated as absent, because the schema refused it before.
 fn resource(resources: &BTreeMap<String, WireQuantity>, name: &str) -> Option<Quantity> {
-    resources
-        .get(name)
-        .and_then(|wire| Quantity::try_from(wire).ok())
+    resources.get(name).and_then(|wire| Quantity::try_from(wire).ok())
 }

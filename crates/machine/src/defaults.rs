@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use ferrovirt_api::{
     Quantity,
     v1::{
-        Bootloader, CPU, Diag288Watchdog, Disk, DiskTarget, EFI, FeatureHyperv, FeatureState,
-        Features, Firmware, I6300ESBWatchdog, Interface, InterfaceMasquerade, Machine, Memory,
-        Network, PodNetwork, Probe, VirtualMachineInstance, VirtualMachineInstanceSpec,
+        Bootloader, CPU, Diag288Watchdog, Disk, DiskTarget, EFI, FeatureHyperv, FeatureState, Features, Firmware,
+        I6300ESBWatchdog, Interface, InterfaceMasquerade, Machine, Memory, Network, PodNetwork, Probe,
+        VirtualMachineInstance, VirtualMachineInstanceSpec,
     },
 };
 
@@ -25,8 +25,7 @@ pub fn apply(vmi: &mut VirtualMachineInstance, arch: Arch) {
     if spec.architecture.is_empty() {
         spec.architecture = arch.go_name().into();
     }
-    spec.hypervisor
-        .get_or_insert_with(|| hypervisor::DEFAULT.into());
+    spec.hypervisor.get_or_insert_with(|| hypervisor::DEFAULT.into());
     machine_type(spec, arch);
     resource_requests(spec);
     guest_memory(spec);
@@ -36,18 +35,11 @@ pub fn apply(vmi: &mut VirtualMachineInstance, arch: Arch) {
     let topology = cpu::topology(vmi);
     let cpu = vmi.spec.domain.cpu.get_or_insert_default();
     if (cpu.cores, cpu.sockets, cpu.threads) == (0, 0, 0) {
-        (cpu.sockets, cpu.cores, cpu.threads) =
-            (topology.sockets, topology.cores, topology.threads);
+        (cpu.sockets, cpu.cores, cpu.threads) = (topology.sockets, topology.cores, topology.threads);
     }
     if arch == Arch::S390x {
         // There is no ACPI on s390x.
-        vmi.spec
-            .domain
-            .features
-            .get_or_insert_default()
-            .acpi
-            .enabled
-            .get_or_insert(false);
+        vmi.spec.domain.features.get_or_insert_default().acpi.enabled.get_or_insert(false);
     }
     object(vmi);
     hyperv_dependencies(&mut vmi.spec);
@@ -76,26 +68,11 @@ pub fn object(vmi: &mut VirtualMachineInstance) {
     features.pvspinlock.iter_mut().for_each(enable);
     features.hyperv.iter_mut().for_each(hyperv);
     if let Some(timers) = domain.clock.as_mut().and_then(|clock| clock.timer.as_mut()) {
-        timers
-            .hpet
-            .iter_mut()
-            .for_each(|timer| set(&mut timer.present));
-        timers
-            .kvm
-            .iter_mut()
-            .for_each(|timer| set(&mut timer.present));
-        timers
-            .pit
-            .iter_mut()
-            .for_each(|timer| set(&mut timer.present));
-        timers
-            .rtc
-            .iter_mut()
-            .for_each(|timer| set(&mut timer.present));
-        timers
-            .hyperv
-            .iter_mut()
-            .for_each(|timer| set(&mut timer.present));
+        timers.hpet.iter_mut().for_each(|timer| set(&mut timer.present));
+        timers.kvm.iter_mut().for_each(|timer| set(&mut timer.present));
+        timers.pit.iter_mut().for_each(|timer| set(&mut timer.present));
+        timers.rtc.iter_mut().for_each(|timer| set(&mut timer.present));
+        timers.hyperv.iter_mut().for_each(|timer| set(&mut timer.present));
     }
     for disk in &mut domain.devices.disks {
         if disk.disk.is_none() && disk.lun.is_none() && disk.cdrom.is_none() {
@@ -116,11 +93,7 @@ pub fn object(vmi: &mut VirtualMachineInstance) {
             input.type_ = "tablet".into();
         }
     }
-    vmi.spec
-        .liveness_probe
-        .iter_mut()
-        .chain(&mut vmi.spec.readiness_probe)
-        .for_each(probe);
+    vmi.spec.liveness_probe.iter_mut().chain(&mut vmi.spec.readiness_probe).for_each(probe);
 }
 
 /// What the architecture decides: buses, firmware, watchdog.
@@ -132,47 +105,28 @@ pub fn for_arch(spec: &mut VirtualMachineInstanceSpec, arch: Arch) {
             cpu.model = "host-passthrough".into();
         }
         let firmware = domain.firmware.get_or_insert_default();
-        let bootloader = firmware.bootloader.get_or_insert_with(|| Bootloader {
-            efi: Some(EFI::default()),
-            ..Bootloader::default()
-        });
+        let bootloader = firmware
+            .bootloader
+            .get_or_insert_with(|| Bootloader { efi: Some(EFI::default()), ..Bootloader::default() });
         if let Some(efi) = &mut bootloader.efi {
             efi.secure_boot.get_or_insert(false);
         }
     }
-    let bus = if arch == Arch::X86_64 {
-        "sata"
-    } else {
-        "virtio"
-    };
+    let bus = if arch == Arch::X86_64 { "sata" } else { "virtio" };
     for disk in &mut domain.devices.disks {
         let buses = [
             disk.disk.as_mut().map(|target| &mut target.bus),
             disk.cdrom.as_mut().map(|target| &mut target.bus),
             disk.lun.as_mut().map(|target| &mut target.bus),
         ];
-        for target in buses
-            .into_iter()
-            .flatten()
-            .filter(|target| target.is_empty())
-        {
+        for target in buses.into_iter().flatten().filter(|target| target.is_empty()) {
             *target = bus.into();
         }
     }
     if let Some(watchdog) = &mut domain.devices.watchdog {
         let action = match arch {
-            Arch::X86_64 => Some(
-                &mut watchdog
-                    .i6300esb
-                    .get_or_insert_with(I6300ESBWatchdog::default)
-                    .action,
-            ),
-            Arch::S390x => Some(
-                &mut watchdog
-                    .diag288
-                    .get_or_insert_with(Diag288Watchdog::default)
-                    .action,
-            ),
+            Arch::X86_64 => Some(&mut watchdog.i6300esb.get_or_insert_with(I6300ESBWatchdog::default).action),
+            Arch::S390x => Some(&mut watchdog.diag288.get_or_insert_with(Diag288Watchdog::default).action),
             Arch::Aarch64 => None,
         };
         if let Some(action) = action.filter(|action| action.is_empty()) {
@@ -191,10 +145,7 @@ fn machine_type(spec: &mut VirtualMachineInstanceSpec, arch: Arch) {
 fn resource_requests(spec: &mut VirtualMachineInstanceSpec) {
     let resources = &mut spec.domain.resources;
     if let Some(limit) = resources.limits.get("cpu") {
-        resources
-            .requests
-            .entry("cpu".into())
-            .or_insert_with(|| limit.clone());
+        resources.requests.entry("cpu".into()).or_insert_with(|| limit.clone());
     }
 }
 
@@ -207,11 +158,7 @@ fn guest_memory(spec: &mut VirtualMachineInstanceSpec) {
     let set = |quantity: &&k8s_openapi::apimachinery::pkg::api::resource::Quantity| {
         Quantity::try_from(*quantity).is_ok_and(|quantity| !quantity.is_zero())
     };
-    let pages = memory
-        .hugepages
-        .as_ref()
-        .map(|pages| pages.page_size.clone())
-        .filter(|size| !size.is_empty());
+    let pages = memory.hugepages.as_ref().map(|pages| pages.page_size.clone()).filter(|size| !size.is_empty());
     memory.guest = resources
         .requests
         .get("memory")
@@ -222,11 +169,7 @@ fn guest_memory(spec: &mut VirtualMachineInstanceSpec) {
 }
 
 fn pull_policies(spec: &mut VirtualMachineInstanceSpec) {
-    for disk in spec
-        .volumes
-        .iter_mut()
-        .filter_map(|volume| volume.container_disk.as_mut())
-    {
+    for disk in spec.volumes.iter_mut().filter_map(|volume| volume.container_disk.as_mut()) {
         if disk.image_pull_policy.is_empty() {
             let is_moving = disk.image.ends_with(":latest") || !disk.image.contains([':', '@']);
             disk.image_pull_policy = if is_moving { "Always" } else { "IfNotPresent" }.into();
@@ -246,28 +189,15 @@ fn default_network(spec: &mut VirtualMachineInstanceSpec) {
         masquerade: Some(InterfaceMasquerade::default()),
         ..Interface::default()
     }];
-    spec.networks = vec![Network {
-        name: "default".into(),
-        pod: Some(PodNetwork::default()),
-        ..Network::default()
-    }];
+    spec.networks = vec![Network { name: "default".into(), pod: Some(PodNetwork::default()), ..Network::default() }];
 }
 
 fn disks_of_volumes(spec: &mut VirtualMachineInstanceSpec) {
     let devices = &mut spec.domain.devices;
     let disks = devices.disks.iter().map(|disk| disk.name.clone());
-    let known: BTreeSet<String> = disks
-        .chain(devices.filesystems.iter().map(|fs| fs.name.clone()))
-        .collect();
-    for volume in spec
-        .volumes
-        .iter()
-        .filter(|volume| !known.contains(&volume.name))
-    {
-        devices.disks.push(Disk {
-            name: volume.name.clone(),
-            ..Disk::default()
-        });
+    let known: BTreeSet<String> = disks.chain(devices.filesystems.iter().map(|fs| fs.name.clone())).collect();
+    for volume in spec.volumes.iter().filter(|volume| !known.contains(&volume.name)) {
+        devices.disks.push(Disk { name: volume.name.clone(), ..Disk::default() });
     }
 }
 
@@ -306,36 +236,20 @@ fn hyperv(hyperv: &mut FeatureHyperv) {
 
 /// Some enlightenments do not work without others; those are switched on unless they were switched off.
 fn hyperv_dependencies(spec: &mut VirtualMachineInstanceSpec) {
-    let Some(hyperv) = spec
-        .domain
-        .features
-        .as_mut()
-        .and_then(|features| features.hyperv.as_mut())
-    else {
+    let Some(hyperv) = spec.domain.features.as_mut().and_then(|features| features.hyperv.as_mut()) else {
         return;
     };
-    let on = |state: &Option<FeatureState>| {
-        state
-            .as_ref()
-            .is_some_and(|state| state.enabled == Some(true))
-    };
+    let on = |state: &Option<FeatureState>| state.as_ref().is_some_and(|state| state.enabled == Some(true));
     let require = |state: &mut Option<FeatureState>| {
         state.get_or_insert_default().enabled.get_or_insert(true);
     };
     if on(&hyperv.evmcs) {
         require(&mut hyperv.vapic);
     }
-    if hyperv
-        .synictimer
-        .as_ref()
-        .is_some_and(|timer| timer.enabled == Some(true))
-    {
+    if hyperv.synictimer.as_ref().is_some_and(|timer| timer.enabled == Some(true)) {
         require(&mut hyperv.synic);
     }
-    let flushes = hyperv
-        .tlbflush
-        .as_ref()
-        .is_some_and(|flush| flush.enabled == Some(true));
+    let flushes = hyperv.tlbflush.as_ref().is_some_and(|flush| flush.enabled == Some(true));
     if on(&hyperv.ipi) || flushes || on(&hyperv.synic) {
         require(&mut hyperv.vpindex);
     }
@@ -343,10 +257,7 @@ fn hyperv_dependencies(spec: &mut VirtualMachineInstanceSpec) {
         let features = &mut spec.domain.cpu.get_or_insert_default().features;
         match features.iter_mut().find(|feature| feature.name == "vmx") {
             Some(vmx) => vmx.policy = "require".into(),
-            None => features.push(ferrovirt_api::v1::CPUFeature {
-                name: "vmx".into(),
-                policy: "require".into(),
-            }),
+            None => features.push(ferrovirt_api::v1::CPUFeature { name: "vmx".into(), policy: "require".into() }),
         }
     }
 }

@@ -39,11 +39,7 @@ pub fn unsupported_in(spec: &VirtualMachineInstanceSpec, path: &str) -> Vec<Fiel
             continue;
         };
         for field in (feature.asked)(spec) {
-            let message = format!(
-                "hypervisor {} does not support this: {}",
-                driver.name(),
-                gap.reason
-            );
+            let message = format!("hypervisor {} does not support this: {}", driver.name(), gap.reason);
             errors.push(FieldError::new(format!("{path}.{field}"), message));
         }
     }
@@ -51,55 +47,31 @@ pub fn unsupported_in(spec: &VirtualMachineInstanceSpec, path: &str) -> Vec<Fiel
 }
 
 pub static FEATURES: &[Feature] = &[
-    feature("accessCredentials", |spec| {
-        some(!spec.access_credentials.is_empty(), "accessCredentials")
-    }),
+    feature("accessCredentials", |spec| some(!spec.access_credentials.is_empty(), "accessCredentials")),
     feature("blockSizeMatchVolume", |spec| {
-        each(
-            &spec.domain.devices.disks,
-            "domain.devices.disks",
-            "blockSize.matchVolume",
-            |disk| {
-                let size = disk.block_size.as_ref();
-                size.and_then(|size| size.match_volume.as_ref())
-                    .is_some_and(|on| on.enabled != Some(false))
-            },
-        )
+        each(&spec.domain.devices.disks, "domain.devices.disks", "blockSize.matchVolume", |disk| {
+            let size = disk.block_size.as_ref();
+            size.and_then(|size| size.match_volume.as_ref()).is_some_and(|on| on.enabled != Some(false))
+        })
     }),
     feature("changedBlockTracking", |spec| {
-        each(
-            &spec.domain.devices.disks,
-            "domain.devices.disks",
-            "changedBlockTracking",
-            |disk| disk.changed_block_tracking == Some(true),
-        )
+        each(&spec.domain.devices.disks, "domain.devices.disks", "changedBlockTracking", |disk| {
+            disk.changed_block_tracking == Some(true)
+        })
     }),
     feature("containerPath", |spec| {
-        each(&spec.volumes, "volumes", "containerPath", |volume| {
-            volume.container_path.is_some()
-        })
+        each(&spec.volumes, "volumes", "containerPath", |volume| volume.container_path.is_some())
     }),
     feature("dedicatedCpus", |spec| {
         let cpu = spec.domain.cpu.as_ref();
-        let mut fields = some(
-            cpu.is_some_and(|cpu| cpu.dedicated_cpu_placement),
-            "domain.cpu.dedicatedCpuPlacement",
-        );
-        fields.extend(some(
-            cpu.is_some_and(|c| c.isolate_emulator_thread),
-            "domain.cpu.isolateEmulatorThread",
-        ));
+        let mut fields = some(cpu.is_some_and(|cpu| cpu.dedicated_cpu_placement), "domain.cpu.dedicatedCpuPlacement");
+        fields.extend(some(cpu.is_some_and(|c| c.isolate_emulator_thread), "domain.cpu.isolateEmulatorThread"));
         fields
     }),
     feature("downwardMetrics", |spec| {
         let device = spec.domain.devices.downward_metrics.is_some();
         let mut fields = some(device, "domain.devices.downwardMetrics");
-        fields.extend(each(
-            &spec.volumes,
-            "volumes",
-            "downwardMetrics",
-            |volume| volume.downward_metrics.is_some(),
-        ));
+        fields.extend(each(&spec.volumes, "volumes", "downwardMetrics", |volume| volume.downward_metrics.is_some()));
         fields
     }),
     feature("efiPersistent", |spec| {
@@ -110,77 +82,31 @@ pub static FEATURES: &[Feature] = &[
         let efi = efi(spec).is_some_and(|efi| efi.secure_boot != Some(false));
         some(efi, "domain.firmware.bootloader.efi.secureBoot")
     }),
-    feature("filesystems", |spec| {
-        each(
-            &spec.domain.devices.filesystems,
-            "domain.devices.filesystems",
-            "",
-            |_| true,
-        )
-    }),
-    feature("gpus", |spec| {
-        each(&spec.domain.devices.gpus, "domain.devices.gpus", "", |_| {
-            true
-        })
-    }),
-    feature("hostDevices", |spec| {
-        each(
-            &spec.domain.devices.host_devices,
-            "domain.devices.hostDevices",
-            "",
-            |_| true,
-        )
-    }),
+    feature("filesystems", |spec| each(&spec.domain.devices.filesystems, "domain.devices.filesystems", "", |_| true)),
+    feature("gpus", |spec| each(&spec.domain.devices.gpus, "domain.devices.gpus", "", |_| true)),
+    feature("hostDevices", |spec| each(&spec.domain.devices.host_devices, "domain.devices.hostDevices", "", |_| true)),
     feature("hugepages", |spec| {
-        let hugepages = spec
-            .domain
-            .memory
-            .as_ref()
-            .is_some_and(|memory| memory.hugepages.is_some());
+        let hugepages = spec.domain.memory.as_ref().is_some_and(|memory| memory.hugepages.is_some());
         some(hugepages, "domain.memory.hugepages")
     }),
-    feature("launchSecurity", |spec| {
-        some(
-            spec.domain.launch_security.is_some(),
-            "domain.launchSecurity",
-        )
-    }),
+    feature("launchSecurity", |spec| some(spec.domain.launch_security.is_some(), "domain.launchSecurity")),
     feature("lunReservation", |spec| {
-        each(
-            &spec.domain.devices.disks,
-            "domain.devices.disks",
-            "lun.reservation",
-            |disk| disk.lun.as_ref().is_some_and(|lun| lun.reservation),
-        )
-    }),
-    feature("memoryDump", |spec| {
-        each(&spec.volumes, "volumes", "memoryDump", |volume| {
-            volume.memory_dump.is_some()
+        each(&spec.domain.devices.disks, "domain.devices.disks", "lun.reservation", |disk| {
+            disk.lun.as_ref().is_some_and(|lun| lun.reservation)
         })
     }),
+    feature("memoryDump", |spec| each(&spec.volumes, "volumes", "memoryDump", |volume| volume.memory_dump.is_some())),
     feature("memoryHotplug", |spec| {
         let memory = spec.domain.memory.as_ref();
-        let grows = memory
-            .is_some_and(|memory| memory.max_guest.is_some() && memory.max_guest != memory.guest);
+        let grows = memory.is_some_and(|memory| memory.max_guest.is_some() && memory.max_guest != memory.guest);
         some(grows, "domain.memory.maxGuest")
     }),
-    feature("multus", |spec| {
-        each(&spec.networks, "networks", "multus", |network| {
-            network.multus.is_some()
-        })
-    }),
+    feature("multus", |spec| each(&spec.networks, "networks", "multus", |network| network.multus.is_some())),
     feature("networkBindingPlugin", |spec| {
-        each(
-            &spec.domain.devices.interfaces,
-            INTERFACES,
-            "binding",
-            |interface| interface.binding.is_some(),
-        )
+        each(&spec.domain.devices.interfaces, INTERFACES, "binding", |interface| interface.binding.is_some())
     }),
     feature("networkResourceClaim", |spec| {
-        each(&spec.networks, "networks", "resourceClaim", |network| {
-            network.resource_claim.is_some()
-        })
+        each(&spec.networks, "networks", "resourceClaim", |network| network.resource_claim.is_some())
     }),
     feature("numaPassthrough", |spec| {
         let numa = spec.domain.cpu.as_ref().and_then(|cpu| cpu.numa.as_ref());
@@ -188,93 +114,45 @@ pub static FEATURES: &[Feature] = &[
         some(asked, "domain.cpu.numa.guestMappingPassthrough")
     }),
     feature("passt", |spec| {
-        each(
-            &spec.domain.devices.interfaces,
-            INTERFACES,
-            "passtBinding",
-            |interface| interface.passt_binding.is_some(),
-        )
+        each(&spec.domain.devices.interfaces, INTERFACES, "passtBinding", |interface| interface.passt_binding.is_some())
     }),
     feature("realtime", |spec| {
-        some(
-            spec.domain
-                .cpu
-                .as_ref()
-                .is_some_and(|cpu| cpu.realtime.is_some()),
-            "domain.cpu.realtime",
-        )
+        some(spec.domain.cpu.as_ref().is_some_and(|cpu| cpu.realtime.is_some()), "domain.cpu.realtime")
     }),
-    feature("resourceClaims", |spec| {
-        some(!spec.resource_claims.is_empty(), "resourceClaims")
-    }),
+    feature("resourceClaims", |spec| some(!spec.resource_claims.is_empty(), "resourceClaims")),
     feature("sriov", |spec| {
-        each(
-            &spec.domain.devices.interfaces,
-            INTERFACES,
-            "sriov",
-            |interface| interface.sriov.is_some(),
-        )
+        each(&spec.domain.devices.interfaces, INTERFACES, "sriov", |interface| interface.sriov.is_some())
     }),
     feature("tpm", |spec| {
-        let tpm = spec
-            .domain
-            .devices
-            .tpm
-            .as_ref()
-            .is_some_and(|tpm| tpm.enabled != Some(false));
+        let tpm = spec.domain.devices.tpm.as_ref().is_some_and(|tpm| tpm.enabled != Some(false));
         some(tpm, "domain.devices.tpm")
     }),
     feature("usbRedirection", |spec| {
-        some(
-            spec.domain.devices.client_passthrough.is_some(),
-            "domain.devices.clientPassthrough",
-        )
+        some(spec.domain.devices.client_passthrough.is_some(), "domain.devices.clientPassthrough")
     }),
-    feature("utilityVolumes", |spec| {
-        some(!spec.utility_volumes.is_empty(), "utilityVolumes")
-    }),
-    feature("vsock", |spec| {
-        some(
-            spec.domain.devices.autoattach_vsock == Some(true),
-            "domain.devices.autoattachVSOCK",
-        )
-    }),
+    feature("utilityVolumes", |spec| some(!spec.utility_volumes.is_empty(), "utilityVolumes")),
+    feature("vsock", |spec| some(spec.domain.devices.autoattach_vsock == Some(true), "domain.devices.autoattachVSOCK")),
 ];
 
 const INTERFACES: &str = "domain.devices.interfaces";
 
-const fn feature(
-    key: &'static str,
-    asked: fn(&VirtualMachineInstanceSpec) -> Vec<String>,
-) -> Feature {
+const fn feature(key: &'static str, asked: fn(&VirtualMachineInstanceSpec) -> Vec<String>) -> Feature {
     Feature { key, asked }
 }
 
 fn efi(spec: &VirtualMachineInstanceSpec) -> Option<&ferrovirt_api::v1::EFI> {
-    spec.domain
-        .firmware
-        .as_ref()?
-        .bootloader
-        .as_ref()?
-        .efi
-        .as_ref()
+    spec.domain.firmware.as_ref()?.bootloader.as_ref()?.efi.as_ref()
 }
 
 fn some(asked: bool, field: &str) -> Vec<String> {
-    if asked {
-        vec![field.into()]
-    } else {
-        Vec::new()
-    }
+    if asked { vec![field.into()] } else { Vec::new() }
 }
 
 /// The items of a list that ask, as `list[index].field`.
 fn each<T>(items: &[T], list: &str, field: &str, asks: impl Fn(&T) -> bool) -> Vec<String> {
     let dot = if field.is_empty() { "" } else { "." };
     let asking = items.iter().enumerate().filter(|(_, item)| asks(item));
-    asking
-        .map(|(index, _)| format!("{list}[{index}]{dot}{field}"))
-        .collect()
+    asking.map(|(index, _)| format!("{list}[{index}]{dot}{field}")).collect()
 }
 
 #[cfg(test)]
@@ -285,21 +163,10 @@ mod tests {
     fn every_gap_is_a_feature_and_every_key_is_unique() {
         for known in &hypervisor::KNOWN {
             for gap in known.driver.iter().flat_map(|driver| driver.gaps()) {
-                assert_eq!(
-                    FEATURES
-                        .iter()
-                        .filter(|feature| feature.key == gap.feature)
-                        .count(),
-                    1,
-                    "{}",
-                    gap.feature
-                );
+                assert_eq!(FEATURES.iter().filter(|feature| feature.key == gap.feature).count(), 1, "{}", gap.feature);
             }
         }
-        assert!(
-            FEATURES.windows(2).all(|pair| pair[0].key < pair[1].key),
-            "sorted"
-        );
+        assert!(FEATURES.windows(2).all(|pair| pair[0].key < pair[1].key), "sorted");
     }
 
     #[test]
@@ -325,10 +192,7 @@ mod tests {
             }
         }))
         .unwrap();
-        let fields: Vec<String> = unsupported(&vmi)
-            .into_iter()
-            .map(|error| error.field)
-            .collect();
+        let fields: Vec<String> = unsupported(&vmi).into_iter().map(|error| error.field).collect();
         assert_eq!(
             fields,
             [
@@ -352,10 +216,7 @@ mod tests {
 
     #[test]
     fn an_unknown_hypervisor_is_all_there_is_to_say() {
-        let spec = VirtualMachineInstanceSpec {
-            hypervisor: Some("xen".into()),
-            ..Default::default()
-        };
+        let spec = VirtualMachineInstanceSpec { hypervisor: Some("xen".into()), ..Default::default() };
         let errors = unsupported_in(&spec, "spec.template.spec");
         assert_eq!(errors.len(), 1);
         assert_eq!(errors[0].field, "spec.template.spec.hypervisor");

@@ -79,83 +79,39 @@ pub struct Known {
 
 /// All names that `spec.hypervisor` may take, in libvirt's order.
 pub static KNOWN: [Known; 11] = [
-    Known {
-        name: DEFAULT,
-        driver: Ok(&qemu_kvm::QemuKvm),
-    },
-    missing(
-        "lxc",
-        "not written yet: needs a conversion to <domain type='lxc'>, an idmap and a root file system",
-    ),
-    missing(
-        "openvz",
-        "libvirt manages OpenVZ only on hosts with its kernel, which cannot run in a pod",
-    ),
-    missing(
-        "vbox",
-        "needs VirtualBox's kernel modules and service on the node",
-    ),
-    missing(
-        "esx",
-        "is a remote machine: libvirt has no local driver for it",
-    ),
-    missing(
-        "vmware",
-        "needs VMware Workstation or Player, which is not redistributable",
-    ),
+    Known { name: DEFAULT, driver: Ok(&qemu_kvm::QemuKvm) },
+    missing("lxc", "not written yet: needs a conversion to <domain type='lxc'>, an idmap and a root file system"),
+    missing("openvz", "libvirt manages OpenVZ only on hosts with its kernel, which cannot run in a pod"),
+    missing("vbox", "needs VirtualBox's kernel modules and service on the node"),
+    missing("esx", "is a remote machine: libvirt has no local driver for it"),
+    missing("vmware", "needs VMware Workstation or Player, which is not redistributable"),
     missing("xen", "needs a node booted under Xen as its control domain"),
-    missing(
-        "hyperv",
-        "is a remote machine: libvirt has no local driver for it",
-    ),
-    missing(
-        "virtuozzo",
-        "needs Virtuozzo's own kernel and dispatcher on the node",
-    ),
+    missing("hyperv", "is a remote machine: libvirt has no local driver for it"),
+    missing("virtuozzo", "needs Virtuozzo's own kernel and dispatcher on the node"),
     missing("bhyve", "runs on FreeBSD only"),
-    missing(
-        "cloud-hypervisor",
-        "not written yet: needs a conversion for libvirt's ch driver and an image with it",
-    ),
+    missing("cloud-hypervisor", "not written yet: needs a conversion for libvirt's ch driver and an image with it"),
 ];
 
 /// The driver of this name, if there is one.
 pub fn hypervisor(name: &str) -> Option<&'static dyn Hypervisor> {
-    KNOWN
-        .iter()
-        .find(|known| known.name == name)
-        .and_then(|known| known.driver.ok())
+    KNOWN.iter().find(|known| known.name == name).and_then(|known| known.driver.ok())
 }
 
 /// The driver of this name, or a sentence that says why there is none and what there is.
 pub fn find(name: &str) -> Result<&'static dyn Hypervisor, String> {
-    let implemented: Vec<&str> = KNOWN
-        .iter()
-        .filter(|known| known.driver.is_ok())
-        .map(|known| known.name)
-        .collect();
+    let implemented: Vec<&str> = KNOWN.iter().filter(|known| known.driver.is_ok()).map(|known| known.name).collect();
     let implemented = implemented.join(", ");
     match KNOWN.iter().find(|known| known.name == name) {
-        Some(Known {
-            driver: Ok(driver), ..
-        }) => Ok(*driver),
-        Some(Known {
-            driver: Err(reason),
-            ..
-        }) => Err(format!(
-            "hypervisor {name:?} cannot be used: {reason}; available: {implemented}"
-        )),
-        None => Err(format!(
-            "there is no hypervisor {name:?}; available: {implemented}"
-        )),
+        Some(Known { driver: Ok(driver), .. }) => Ok(*driver),
+        Some(Known { driver: Err(reason), .. }) => {
+            Err(format!("hypervisor {name:?} cannot be used: {reason}; available: {implemented}"))
+        }
+        None => Err(format!("there is no hypervisor {name:?}; available: {implemented}")),
     }
 }
 
 const fn missing(name: &'static str, reason: &'static str) -> Known {
-    Known {
-        name,
-        driver: Err(reason),
-    }
+    Known { name, driver: Err(reason) }
 }
 
 #[cfg(test)]
@@ -165,10 +121,7 @@ mod tests {
     #[test]
     fn a_name_without_a_driver_is_refused_with_what_there_is() {
         assert!(hypervisor(DEFAULT).is_some());
-        for (name, expected) in [
-            ("xen", "control domain; available: qemu-kvm"),
-            ("acrn", "no hypervisor \"acrn\""),
-        ] {
+        for (name, expected) in [("xen", "control domain; available: qemu-kvm"), ("acrn", "no hypervisor \"acrn\"")] {
             let error = find(name).err().unwrap_or_default();
             assert!(error.contains(expected), "{error}");
         }

@@ -14,24 +14,14 @@ pub(crate) const MIB: u64 = 1 << 20;
 pub const DEFAULT_TRANSLATION_CACHE_MIB: u32 = 64;
 
 /// The constants of upstream's formula.
-const UPSTREAM: Overheads = Overheads {
-    monitor: 25 * MIB,
-    launcher: 100 * MIB,
-    log_daemon: 25 * MIB,
-    daemon: 40 * MIB,
-    hypervisor: 50 * MIB,
-};
+const UPSTREAM: Overheads =
+    Overheads { monitor: 25 * MIB, launcher: 100 * MIB, log_daemon: 25 * MIB, daemon: 40 * MIB, hypervisor: 50 * MIB };
 
 /// Overhead in bytes, whether the machine will find its device or be emulated: the pod is made before the node is known.
 pub fn memory_overhead(vmi: &VirtualMachineInstance, arch: Arch, driver: &dyn Hypervisor) -> u64 {
     let hardware = memory_overhead_with(vmi, arch, driver, Acceleration::Hardware);
     if driver.can_emulate() {
-        hardware.max(memory_overhead_with(
-            vmi,
-            arch,
-            driver,
-            Acceleration::Emulation,
-        ))
+        hardware.max(memory_overhead_with(vmi, arch, driver, Acceleration::Emulation))
     } else {
         hardware
     }
@@ -54,18 +44,10 @@ pub fn upstream_memory_overhead(vmi: &VirtualMachineInstance, arch: Arch) -> u64
 fn overhead(vmi: &VirtualMachineInstance, arch: Arch, processes: Overheads) -> u64 {
     let domain = &vmi.spec.domain;
     let devices = &domain.devices;
-    let parsed = |quantity: &_| {
-        Quantity::try_from(quantity)
-            .map(Quantity::as_bytes)
-            .unwrap_or(0)
-    };
+    let parsed = |quantity: &_| Quantity::try_from(quantity).map(Quantity::as_bytes).unwrap_or(0);
 
     let request = domain.resources.requests.get("memory").map_or(0, parsed);
-    let guest = domain
-        .memory
-        .as_ref()
-        .and_then(|memory| memory.guest.as_ref())
-        .map_or(0, parsed);
+    let guest = domain.memory.as_ref().and_then(|memory| memory.guest.as_ref()).map_or(0, parsed);
     // One byte of page table for 512 of memory. Upstream looks at the request only, and so misses machines without one.
     let page_tables = request.max(guest).div_ceil(1000) * 1000 / 512;
 
@@ -87,19 +69,10 @@ fn overhead(vmi: &VirtualMachineInstance, arch: Arch, processes: Overheads) -> u
         // Device memory of VFIO is locked beside the guest's.
         total += 1024 * MIB;
     }
-    if vmi
-        .spec
-        .volumes
-        .iter()
-        .any(|volume| volume.downward_metrics.is_some())
-    {
+    if vmi.spec.volumes.iter().any(|volume| volume.downward_metrics.is_some()) {
         total += MIB;
     }
-    let probes = vmi
-        .spec
-        .liveness_probe
-        .iter()
-        .chain(&vmi.spec.readiness_probe);
+    let probes = vmi.spec.liveness_probe.iter().chain(&vmi.spec.readiness_probe);
     let exec_probes = probes.filter(|probe| probe.exec.is_some()).count();
     if exec_probes > 0 {
         total += 100 * MIB + 10 * MIB * u64::try_from(exec_probes).unwrap_or(0);
@@ -108,29 +81,14 @@ fn overhead(vmi: &VirtualMachineInstance, arch: Arch, processes: Overheads) -> u
     if security.is_some_and(|security| security.sev.is_some() || security.snp.is_some()) {
         total += 256 * MIB;
     }
-    if devices
-        .tpm
-        .as_ref()
-        .is_some_and(|tpm| tpm.enabled != Some(false))
-    {
+    if devices.tpm.as_ref().is_some_and(|tpm| tpm.enabled != Some(false)) {
         total += 53 * MIB;
     }
-    if domain
-        .cpu
-        .as_ref()
-        .is_some_and(|cpu| cpu.dedicated_cpu_placement)
-        || is_guaranteed(vmi)
-    {
+    if domain.cpu.as_ref().is_some_and(|cpu| cpu.dedicated_cpu_placement) || is_guaranteed(vmi) {
         total += 100 * MIB;
     }
-    let reserved = domain
-        .memory
-        .as_ref()
-        .and_then(|memory| memory.reserved_overhead.as_ref());
-    total
-        + reserved
-            .and_then(|reserved| reserved.added_overhead.as_ref())
-            .map_or(0, parsed)
+    let reserved = domain.memory.as_ref().and_then(|memory| memory.reserved_overhead.as_ref());
+    total + reserved.and_then(|reserved| reserved.added_overhead.as_ref()).map_or(0, parsed)
 }
 
 /// Requests equal limits, so that the pod is of the Guaranteed class.
@@ -158,11 +116,9 @@ mod tests {
             "resources": {"requests": {"memory": "1Gi"}},
             "devices": {"autoattachGraphicsDevice": false}
         }));
-        for (vmi, arch, expected) in [
-            (&plain, Arch::X86_64, 290),
-            (&headless, Arch::X86_64, 258),
-            (&plain, Arch::Aarch64, 418),
-        ] {
+        for (vmi, arch, expected) in
+            [(&plain, Arch::X86_64, 290), (&headless, Arch::X86_64, 258), (&plain, Arch::Aarch64, 418)]
+        {
             assert_eq!(upstream_memory_overhead(vmi, arch) / MIB, expected);
         }
     }
@@ -171,8 +127,7 @@ mod tests {
     fn ours_is_below_upstream() {
         let plain = vmi(serde_json::json!({"resources": {"requests": {"memory": "1Gi"}}}));
         let driver = hypervisor::hypervisor(hypervisor::DEFAULT).unwrap();
-        let figure =
-            |acceleration| memory_overhead_with(&plain, Arch::X86_64, driver, acceleration) / MIB;
+        let figure = |acceleration| memory_overhead_with(&plain, Arch::X86_64, driver, acceleration) / MIB;
         assert_eq!(figure(Acceleration::Hardware), 157);
         assert_eq!(figure(Acceleration::Emulation), 231);
         assert_eq!(memory_overhead(&plain, Arch::X86_64, driver) / MIB, 231);

@@ -373,11 +373,7 @@ pub struct TlbFlush {
 
 /// Encrypted or measured guests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(
-    tag = "type",
-    rename_all = "camelCase",
-    rename_all_fields = "camelCase"
-)]
+#[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum LaunchSecurity {
     Sev {
         policy: u32,

@@ -10,8 +10,8 @@ mod element;
 use element::{Element, element, on_off, yes_no};
 
 use crate::spec::{
-    Acceleration, Boot, Clock, Cpu, CpuMode, Features, Firmware, Hyperv, LaunchSecurity,
-    MachineSpec, Memory, MemoryBacking, PciAddress, RebootAction, SystemInfo,
+    Acceleration, Boot, Clock, Cpu, CpuMode, Features, Firmware, Hyperv, LaunchSecurity, MachineSpec, Memory,
+    MemoryBacking, PciAddress, RebootAction, SystemInfo,
 };
 
 const QEMU_NAMESPACE: &str = "http://libvirt.org/schemas/domain/qemu/1.0";
@@ -23,9 +23,7 @@ pub fn domain_xml(spec: &MachineSpec) -> String {
         Acceleration::Hardware => "kvm",
         Acceleration::Emulation => "qemu",
     };
-    let mut domain = element("domain")
-        .attr("type", kind)
-        .attr("xmlns:qemu", QEMU_NAMESPACE);
+    let mut domain = element("domain").attr("type", kind).attr("xmlns:qemu", QEMU_NAMESPACE);
     domain.push(element("name").text(&spec.name));
     memory(&mut domain, &spec.memory);
     domain.push(os(spec));
@@ -34,24 +32,15 @@ pub fn domain_xml(spec: &MachineSpec) -> String {
     domain.push_all(spec.clock.as_ref().map(clock));
     domain.push_all(command_line(&spec.extra_arguments));
     // Upstream fills the uid in once the domain runs; the element is there from the start.
-    let metadata = element("kubevirt")
-        .attr("xmlns", KUBEVIRT_NAMESPACE)
-        .child(element("uid"));
+    let metadata = element("kubevirt").attr("xmlns", KUBEVIRT_NAMESPACE).child(element("uid"));
     domain.push(element("metadata").child(metadata));
     domain.push_all(spec.features.as_ref().map(|source| features(spec, source)));
     domain.push(cpu(&spec.cpu));
-    domain.push(
-        element("vcpu")
-            .attr("placement", "static")
-            .text(spec.cpu.vcpus),
-    );
+    domain.push(element("vcpu").attr("placement", "static").text(spec.cpu.vcpus));
     domain.push_all(slots(&spec.cpu));
     domain.push_all(cpu_tune(&spec.cpu));
     domain.push_all(numa_tune(&spec.cpu));
-    domain.push_all(
-        spec.io_threads
-            .map(|threads| element("iothreads").text(threads)),
-    );
+    domain.push_all(spec.io_threads.map(|threads| element("iothreads").text(threads)));
     domain.push_all(spec.launch_security.as_ref().map(launch_security));
     domain.push_all(spec.on_reboot.map(|action| {
         element("on_reboot").text(match action {
@@ -74,34 +63,18 @@ fn pci_address(address: &PciAddress) -> Element {
 
 fn memory(domain: &mut Element, memory: &Memory) {
     domain.push(element("memory").attr("unit", "b").text(memory.bytes));
-    domain.push_all(memory.max.as_ref().map(|max| {
-        element("maxMemory")
-            .attr("unit", "b")
-            .attr("slots", max.slots)
-            .text(max.bytes)
-    }));
+    domain.push_all(
+        memory.max.as_ref().map(|max| element("maxMemory").attr("unit", "b").attr("slots", max.slots).text(max.bytes)),
+    );
     domain.push_all(memory.backing.as_ref().map(memory_backing));
 }
 
 fn memory_backing(backing: &MemoryBacking) -> Element {
     let mut out = element("memoryBacking");
     out.push_all(backing.hugepages.then(|| element("hugepages")));
-    out.push_all(
-        backing
-            .source
-            .as_ref()
-            .map(|source| element("source").attr("type", source)),
-    );
-    out.push_all(
-        backing
-            .shared
-            .then(|| element("access").attr("mode", "shared")),
-    );
-    out.push_all(
-        backing
-            .allocate
-            .then(|| element("allocation").attr("mode", "immediate")),
-    );
+    out.push_all(backing.source.as_ref().map(|source| element("source").attr("type", source)));
+    out.push_all(backing.shared.then(|| element("access").attr("mode", "shared")));
+    out.push_all(backing.allocate.then(|| element("allocation").attr("mode", "immediate")));
     out.push_all(backing.no_share_pages.then(|| element("nosharepages")));
     out
 }
@@ -111,62 +84,34 @@ fn os(spec: &MachineSpec) -> Element {
     let mut os = element("os");
     if let Boot::EfiAuto { features, .. } = &firmware.boot {
         os = os.attr("firmware", "efi");
-        let features = features.iter().map(|(name, enabled)| {
-            element("feature")
-                .attr("enabled", yes_no(*enabled))
-                .attr("name", name)
-        });
+        let features = features
+            .iter()
+            .map(|(name, enabled)| element("feature").attr("enabled", yes_no(*enabled)).attr("name", name));
         os.push(element("firmware").children(features));
     }
-    let kind = element("type")
-        .attr("arch", spec.arch.name())
-        .attr("machine", &firmware.machine_type);
+    let kind = element("type").attr("arch", spec.arch.name()).attr("machine", &firmware.machine_type);
     os.push(kind.text("hvm"));
     if !firmware.acpi_tables.is_empty() {
         let tables = firmware.acpi_tables.iter();
-        let tables =
-            tables.map(|table| element("table").attr("type", &table.kind).text(&table.path));
+        let tables = tables.map(|table| element("table").attr("type", &table.kind).text(&table.path));
         os.push(element("acpi").children(tables));
     }
-    os.push_all(
-        firmware
-            .smbios
-            .then(|| element("smbios").attr("mode", "sysinfo")),
-    );
-    os.push_all(firmware.boot_menu_ms.map(|ms| {
-        element("bootmenu")
-            .attr("enable", "yes")
-            .attr("timeout", ms)
-    }));
+    os.push_all(firmware.smbios.then(|| element("smbios").attr("mode", "sysinfo")));
+    os.push_all(firmware.boot_menu_ms.map(|ms| element("bootmenu").attr("enable", "yes").attr("timeout", ms)));
     match &firmware.boot {
         Boot::Bios { use_serial } => {
             os.push_all(use_serial.map(|serial| element("bios").attr("useserial", yes_no(serial))));
         }
-        Boot::Efi {
-            code,
-            vars_template,
-            nvram,
-            secure,
-        } => {
+        Boot::Efi { code, vars_template, nvram, secure } => {
             let kind = if nvram.is_empty() { "rom" } else { "pflash" };
-            let loader = element("loader")
-                .attr("readonly", "yes")
-                .attr("secure", yes_no(*secure));
+            let loader = element("loader").attr("readonly", "yes").attr("secure", yes_no(*secure));
             os.push(loader.attr("type", kind).text(code));
             if !nvram.is_empty() {
-                os.push(
-                    element("nvram")
-                        .attr_set("template", vars_template)
-                        .text(nvram),
-                );
+                os.push(element("nvram").attr_set("template", vars_template).text(nvram));
             }
         }
         Boot::EfiAuto { nvram, .. } => {
-            os.push_all(
-                nvram
-                    .as_ref()
-                    .map(|nvram| element("nvram").attr("format", "raw").text(nvram)),
-            );
+            os.push_all(nvram.as_ref().map(|nvram| element("nvram").attr("format", "raw").text(nvram)));
         }
     }
     if let Some(kernel) = &firmware.kernel {
@@ -183,9 +128,7 @@ fn text_element(name: &'static str, text: &str) -> Option<Element> {
 
 fn system_info(info: &SystemInfo) -> Element {
     let group = |name: &'static str, entries: &[(String, String)]| {
-        let entries = entries
-            .iter()
-            .map(|(name, value)| element("entry").attr("name", name).text(value));
+        let entries = entries.iter().map(|(name, value)| element("entry").attr("name", name).text(value));
         element(name).children(entries)
     };
     element("sysinfo")
@@ -213,16 +156,13 @@ fn clock(clock: &Clock) -> Element {
 }
 
 fn command_line(arguments: &[String]) -> Option<Element> {
-    let values = arguments
-        .iter()
-        .map(|argument| element("qemu:arg").attr("value", argument));
+    let values = arguments.iter().map(|argument| element("qemu:arg").attr("value", argument));
     (!arguments.is_empty()).then(|| element("qemu:commandline").children(values))
 }
 
 fn features(spec: &MachineSpec, source: &Features) -> Element {
     let mut features = element("features");
-    let state =
-        |name: &'static str, on: Option<bool>| on.map(|on| element(name).attr("state", on_off(on)));
+    let state = |name: &'static str, on: Option<bool>| on.map(|on| element(name).attr("state", on_off(on)));
     features.push_all(source.acpi.then(|| element("acpi")));
     features.push_all(source.apic.then(|| element("apic")));
     features.push_all(source.hyperv.as_ref().map(hyperv));
@@ -243,15 +183,12 @@ fn features(spec: &MachineSpec, source: &Features) -> Element {
 }
 
 fn hyperv(source: &Hyperv) -> Element {
-    let state =
-        |name: &'static str, on: Option<bool>| on.map(|on| element(name).attr("state", on_off(on)));
+    let state = |name: &'static str, on: Option<bool>| on.map(|on| element(name).attr("state", on_off(on)));
     let mut out = element("hyperv").attr_some("mode", source.passthrough.then_some("passthrough"));
     out.push_all(state("relaxed", source.relaxed));
     out.push_all(state("vapic", source.vapic));
     out.push_all(source.spinlocks.as_ref().map(|spinlocks| {
-        element("spinlocks")
-            .attr("state", on_off(spinlocks.enabled))
-            .attr_some("retries", spinlocks.retries)
+        element("spinlocks").attr("state", on_off(spinlocks.enabled)).attr_some("retries", spinlocks.retries)
     }));
     out.push_all(state("vpindex", source.vpindex));
     out.push_all(state("runtime", source.runtime));
@@ -262,11 +199,12 @@ fn hyperv(source: &Hyperv) -> Element {
         out
     }));
     out.push_all(state("reset", source.reset));
-    out.push_all(source.vendor_id.as_ref().map(|vendor| {
-        element("vendor_id")
-            .attr("state", on_off(vendor.enabled))
-            .attr_set("value", &vendor.value)
-    }));
+    out.push_all(
+        source
+            .vendor_id
+            .as_ref()
+            .map(|vendor| element("vendor_id").attr("state", on_off(vendor.enabled)).attr_set("value", &vendor.value)),
+    );
     out.push_all(state("frequencies", source.frequencies));
     out.push_all(state("reenlightenment", source.reenlightenment));
     out.push_all(source.tlb_flush.as_ref().map(|flush| {
@@ -290,11 +228,11 @@ fn cpu(cpu: &Cpu) -> Element {
     };
     let mut out = element("cpu").attr_some("mode", mode);
     out.push_all(model.map(|model| element("model").text(model)));
-    out.push_all(cpu.features.iter().map(|feature| {
-        element("feature")
-            .attr("name", &feature.name)
-            .attr_some("policy", feature.policy.as_ref())
-    }));
+    out.push_all(
+        cpu.features
+            .iter()
+            .map(|feature| element("feature").attr("name", &feature.name).attr_some("policy", feature.policy.as_ref())),
+    );
     let topology = &cpu.topology;
     out.push(
         element("topology")
@@ -312,8 +250,7 @@ fn cpu(cpu: &Cpu) -> Element {
                 .attr_some("memAccess", cell.memory_access.as_ref());
             if !cell.distances.is_empty() {
                 let siblings = cell.distances.iter();
-                let siblings = siblings
-                    .map(|(id, value)| element("sibling").attr("id", id).attr("value", value));
+                let siblings = siblings.map(|(id, value)| element("sibling").attr("id", id).attr("value", value));
                 out.push(element("distances").children(siblings));
             }
             out
@@ -340,44 +277,18 @@ fn cpu_tune(cpu: &Cpu) -> Option<Element> {
         out.push(element("vcpupin").attr("vcpu", vcpu).attr("cpuset", cpus));
     }
     for (index, cpus) in pinning.io_threads.iter().enumerate() {
-        out.push(
-            element("iothreadpin")
-                .attr("iothread", index + 1)
-                .attr("cpuset", cpus),
-        );
+        out.push(element("iothreadpin").attr("iothread", index + 1).attr("cpuset", cpus));
     }
-    out.push_all(
-        pinning
-            .emulator
-            .as_ref()
-            .map(|cpus| element("emulatorpin").attr("cpuset", cpus)),
-    );
+    out.push_all(pinning.emulator.as_ref().map(|cpus| element("emulatorpin").attr("cpuset", cpus)));
     Some(out)
 }
 
 fn numa_tune(cpu: &Cpu) -> Option<Element> {
-    let nodes: Vec<(u32, u32)> = cpu
-        .numa
-        .iter()
-        .filter_map(|cell| Some((cell.id, cell.host_node?)))
-        .collect();
-    let set = nodes
-        .iter()
-        .map(|(_, node)| node.to_string())
-        .collect::<Vec<_>>()
-        .join(",");
-    let mut out = element("numatune").child(
-        element("memory")
-            .attr("mode", "strict")
-            .attr("nodeset", set),
-    );
+    let nodes: Vec<(u32, u32)> = cpu.numa.iter().filter_map(|cell| Some((cell.id, cell.host_node?))).collect();
+    let set = nodes.iter().map(|(_, node)| node.to_string()).collect::<Vec<_>>().join(",");
+    let mut out = element("numatune").child(element("memory").attr("mode", "strict").attr("nodeset", set));
     for (cell, node) in &nodes {
-        out.push(
-            element("memnode")
-                .attr("cellid", cell)
-                .attr("mode", "strict")
-                .attr("nodeset", node),
-        );
+        out.push(element("memnode").attr("cellid", cell).attr("mode", "strict").attr("nodeset", node));
     }
     (!nodes.is_empty()).then_some(out)
 }
@@ -385,23 +296,15 @@ fn numa_tune(cpu: &Cpu) -> Option<Element> {
 fn launch_security(security: &LaunchSecurity) -> Element {
     let out = element("launchSecurity");
     match security {
-        LaunchSecurity::Sev {
-            policy,
-            dh_cert,
-            session,
-        } => {
+        LaunchSecurity::Sev { policy, dh_cert, session } => {
             let mut out = out.attr("type", "sev");
             out.push_all(dh_cert.as_ref().map(|cert| element("dhCert").text(cert)));
-            out.push_all(
-                session
-                    .as_ref()
-                    .map(|session| element("session").text(session)),
-            );
+            out.push_all(session.as_ref().map(|session| element("session").text(session)));
             out.child(element("policy").text(format!("{policy:#x}")))
         }
-        LaunchSecurity::SevSnp { policy } => out
-            .attr("type", "sev-snp")
-            .child(element("policy").text(format!("{policy:#x}"))),
+        LaunchSecurity::SevSnp { policy } => {
+            out.attr("type", "sev-snp").child(element("policy").text(format!("{policy:#x}")))
+        }
         LaunchSecurity::Tdx { quote_socket } => {
             let mut out = out.attr("type", "tdx");
             out.push(element("quoteGenerationService").attr_some("path", quote_socket.as_ref()));

@@ -25,21 +25,16 @@ fn goldens() {
             continue;
         }
         seen += 1;
-        let mut vmi: VirtualMachineInstance =
-            serde_saphyr::from_str(&fs::read_to_string(&path).unwrap())
-                .unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let mut vmi: VirtualMachineInstance = serde_saphyr::from_str(&fs::read_to_string(&path).unwrap())
+            .unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         defaults::apply(&mut vmi, context.arch);
         let once = vmi.clone();
         defaults::apply(&mut vmi, context.arch);
         assert_eq!(once, vmi, "{}: defaults are idempotent", path.display());
         assert_eq!(features::unsupported(&vmi), [], "{}", path.display());
-        let spec =
-            machine_spec(&vmi, &context).unwrap_or_else(|e| panic!("{}: {e:?}", path.display()));
+        let spec = machine_spec(&vmi, &context).unwrap_or_else(|e| panic!("{}: {e:?}", path.display()));
         compare(&path.with_extension("xml"), &domain_xml(&spec));
-        compare(
-            &path.with_extension("json"),
-            &serde_json::to_string_pretty(&spec).unwrap(),
-        );
+        compare(&path.with_extension("json"), &serde_json::to_string_pretty(&spec).unwrap());
         let wire = serde_json::to_vec(&spec).unwrap();
         assert_eq!(spec, serde_json::from_slice(&wire).unwrap());
     }

@@ -22,9 +22,7 @@ fn volume() -> impl Strategy<Value = Value> {
         Just(json!({"persistentVolumeClaim": {"claimName": "c"}})),
         Just(json!({"dataVolume": {"name": "c"}})),
         Just(json!({"ephemeral": {"persistentVolumeClaim": {"claimName": "c"}}})),
-        Just(
-            json!({"hostDisk": {"path": "/data/a.img", "type": "DiskOrCreate", "capacity": "1G"}})
-        ),
+        Just(json!({"hostDisk": {"path": "/data/a.img", "type": "DiskOrCreate", "capacity": "1G"}})),
         Just(json!({"configMap": {"name": "c"}})),
         Just(json!({"secret": {"secretName": "c"}})),
         Just(json!({"cloudInitNoCloud": {"userDataBase64": "IyEK"}})),
@@ -34,12 +32,8 @@ fn volume() -> impl Strategy<Value = Value> {
 
 fn device() -> impl Strategy<Value = Value> {
     prop_oneof![
-        select(vec!["virtio", "sata", "scsi", "usb", ""])
-            .prop_map(|bus| json!({"disk": {"bus": bus}})),
-        (
-            select(vec!["sata", "scsi", ""]),
-            select(vec!["open", "closed", ""])
-        )
+        select(vec!["virtio", "sata", "scsi", "usb", ""]).prop_map(|bus| json!({"disk": {"bus": bus}})),
+        (select(vec!["sata", "scsi", ""]), select(vec!["open", "closed", ""]))
             .prop_map(|(bus, tray)| json!({"cdrom": {"bus": bus, "tray": tray}})),
         Just(json!({})),
     ]
@@ -47,14 +41,12 @@ fn device() -> impl Strategy<Value = Value> {
 
 fn disk() -> impl Strategy<Value = (Value, Value)> {
     let cache = select(vec!["", "none", "writethrough", "writeback"]);
-    (device(), volume(), cache, any::<bool>(), ".{0,12}").prop_map(
-        |(mut disk, volume, cache, dedicated, serial)| {
-            disk["cache"] = cache.into();
-            disk["dedicatedIOThread"] = dedicated.into();
-            disk["serial"] = serial.into();
-            (disk, volume)
-        },
-    )
+    (device(), volume(), cache, any::<bool>(), ".{0,12}").prop_map(|(mut disk, volume, cache, dedicated, serial)| {
+        disk["cache"] = cache.into();
+        disk["dedicatedIOThread"] = dedicated.into();
+        disk["serial"] = serial.into();
+        (disk, volume)
+    })
 }
 
 prop_compose! {
@@ -110,14 +102,8 @@ prop_compose! {
 }
 
 fn context(arch: &str, hardware: bool) -> Context {
-    let images: serde_json::Map<String, Value> = (0..40)
-        .map(|index| {
-            (
-                format!("disk{index}"),
-                json!({"path": "/image", "format": "raw"}),
-            )
-        })
-        .collect();
+    let images: serde_json::Map<String, Value> =
+        (0..40).map(|index| (format!("disk{index}"), json!({"path": "/image", "format": "raw"}))).collect();
     serde_json::from_value(json!({
         "arch": arch,
         "allowEmulation": true,
@@ -182,11 +168,8 @@ fn texts(xml: &str) -> Vec<(String, String)> {
 
 /// What XML cannot say becomes the replacement character.
 fn printable(text: &str) -> String {
-    let replaced =
-        |c: char| (c < ' ' && !"\t\n\r".contains(c)) || c == '\u{fffe}' || c == '\u{ffff}';
-    text.chars()
-        .map(|c| if replaced(c) { '\u{fffd}' } else { c })
-        .collect()
+    let replaced = |c: char| (c < ' ' && !"\t\n\r".contains(c)) || c == '\u{fffe}' || c == '\u{ffff}';
+    text.chars().map(|c| if replaced(c) { '\u{fffd}' } else { c }).collect()
 }
 
 proptest! {

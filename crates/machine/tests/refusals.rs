@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 fn convert(spec: Value, context: Value) -> Result<MachineSpec, Vec<FieldError>> {
     let metadata = json!({"name": "a", "namespace": "b", "uid": "c"});
-    let object = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": metadata, "spec": spec});
+    let object =
+        json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": metadata, "spec": spec});
     let mut vmi: VirtualMachineInstance = serde_json::from_value(object).unwrap();
     let context: Context = serde_json::from_value(context).unwrap();
     defaults::apply(&mut vmi, context.arch);
@@ -73,11 +74,7 @@ fn every_problem_is_named() {
 fn emulation_needs_permission() {
     let spec = json!({"domain": {"memory": {"guest": "64Mi"}, "devices": {"autoattachPodInterface": false}}});
     refused(spec.clone(), json!({}), &["spec.hypervisor"]);
-    let machine = convert(
-        spec,
-        json!({"allowEmulation": true, "translationCacheMib": 32}),
-    )
-    .unwrap();
+    let machine = convert(spec, json!({"allowEmulation": true, "translationCacheMib": 32})).unwrap();
     assert_eq!(machine.acceleration, Acceleration::Emulation);
     assert_eq!(machine.translation_cache_mib, Some(32));
 }
@@ -99,35 +96,19 @@ fn what_only_hardware_has_is_left_out_of_an_emulated_machine() {
     let real = convert(spec, json!({"hypervisorDeviceAvailable": true})).unwrap();
     assert_eq!(real.cpu.mode, CpuMode::HostPassthrough);
     let hyperv = real.features.unwrap().hyperv.unwrap();
-    assert_eq!(
-        (hyperv.synic, hyperv.vpindex),
-        (Some(true), Some(true)),
-        "dependencies are switched on"
-    );
+    assert_eq!((hyperv.synic, hyperv.vpindex), (Some(true), Some(true)), "dependencies are switched on");
 }
 
 #[test]
 fn fractions_of_bytes_and_equal_maxima() {
     let memory = |memory: Value| {
-        let spec =
-            json!({"domain": {"memory": memory, "devices": {"autoattachPodInterface": false}}});
-        convert(spec, json!({"hypervisorDeviceAvailable": true}))
-            .unwrap()
-            .memory
+        let spec = json!({"domain": {"memory": memory, "devices": {"autoattachPodInterface": false}}});
+        convert(spec, json!({"hypervisorDeviceAvailable": true})).unwrap().memory
     };
     assert_eq!(memory(json!({"guest": "1.5Gi"})).bytes, 1_610_612_736);
     assert_eq!(memory(json!({"guest": "1000000500m"})).bytes, 1_000_000);
-    assert_eq!(
-        memory(json!({"guest": "1Gi", "maxGuest": "1024Mi"})).max,
-        None
-    );
-    assert_eq!(
-        memory(json!({"guest": "1Gi", "maxGuest": "4Gi"}))
-            .max
-            .unwrap()
-            .bytes,
-        4 << 30
-    );
+    assert_eq!(memory(json!({"guest": "1Gi", "maxGuest": "1024Mi"})).max, None);
+    assert_eq!(memory(json!({"guest": "1Gi", "maxGuest": "4Gi"})).max.unwrap().bytes, 4 << 30);
 }
 
 #[test]
@@ -141,11 +122,7 @@ fn architectures_have_their_own_defaults() {
             "volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "c"}}]
         });
         let efi = json!({"efiCode": "/code", "efiVars": "/vars"});
-        convert(
-            spec,
-            json!({"arch": arch, "hypervisorDeviceAvailable": true, "efiConfiguration": efi}),
-        )
-        .unwrap()
+        convert(spec, json!({"arch": arch, "hypervisorDeviceAvailable": true, "efiConfiguration": efi})).unwrap()
     };
     for (arch, machine_type, target, is_efi, mode) in [
         ("amd64", "q35", "sda", false, CpuMode::HostModel),
@@ -156,11 +133,7 @@ fn architectures_have_their_own_defaults() {
         assert_eq!(machine.arch, Arch::parse(arch).unwrap());
         assert_eq!(machine.firmware.machine_type, machine_type);
         assert_eq!(machine.devices.disks[0].target, target);
-        assert_eq!(
-            matches!(machine.firmware.boot, Boot::Efi { .. }),
-            is_efi,
-            "{arch}"
-        );
+        assert_eq!(matches!(machine.firmware.boot, Boot::Efi { .. }), is_efi, "{arch}");
         assert_eq!(machine.cpu.mode, mode);
     }
 }

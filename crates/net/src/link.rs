@@ -51,10 +51,8 @@ pub fn add_address(name: &str, address: IpAddr, prefix: u8) -> io::Result<()> {
     };
     let mut header = vec![family, prefix, 0, 0];
     header.extend_from_slice(&index(name)?.to_ne_bytes());
-    let message = Message::new(NEW_ADDRESS, ACK | CREATE | EXCL)
-        .raw(&header)
-        .attribute(LOCAL, &bytes)
-        .attribute(ADDRESS, &bytes);
+    let message =
+        Message::new(NEW_ADDRESS, ACK | CREATE | EXCL).raw(&header).attribute(LOCAL, &bytes).attribute(ADDRESS, &bytes);
     match Socket::route()?.request(message) {
         Err(error) if error.raw_os_error() == Some(17) => Ok(()),
         other => other,

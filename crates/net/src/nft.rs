@@ -57,18 +57,14 @@ pub fn masquerade(rules: &Masquerade<'_>) -> io::Result<()> {
         chain(table, "postrouting", HOOK_POSTROUTING, 100),
     ];
     if rules.ports.is_empty() {
-        messages.push(rule(table, "prerouting", |e| {
-            dnat(interface(e, META_IIFNAME, rules.outside), rules.guest)
-        }));
+        messages.push(rule(table, "prerouting", |e| dnat(interface(e, META_IIFNAME, rules.outside), rules.guest)));
     }
     for port in rules.ports {
         messages.push(rule(table, "prerouting", |e| {
             dnat(destination_port(interface(e, META_IIFNAME, rules.outside), *port), rules.guest)
         }));
     }
-    messages.push(rule(table, "postrouting", |e| {
-        masq(interface(source(e, rules.guest), META_OIFNAME, rules.outside))
-    }));
+    messages.push(rule(table, "postrouting", |e| masq(interface(source(e, rules.guest), META_OIFNAME, rules.outside))));
     messages.push(batch(BATCH_END));
     let acknowledged = messages.len() - 2;
     Socket::netfilter()?.batch(messages, acknowledged)
@@ -97,11 +93,7 @@ fn chain(table: &str, name: &str, hook: u32, priority: i32) -> Message {
 }
 
 fn rule(table: &str, chain: &str, expressions: impl FnOnce(Message) -> Message) -> Message {
-    Message::new(NEW_RULE, ACK | CREATE | APPEND)
-        .raw(&header())
-        .string(1, table)
-        .string(2, chain)
-        .nest(4, expressions)
+    Message::new(NEW_RULE, ACK | CREATE | APPEND).raw(&header()).string(1, table).string(2, chain).nest(4, expressions)
 }
 
 fn expression(message: Message, name: &str, data: impl FnOnce(Message) -> Message) -> Message {
@@ -121,9 +113,7 @@ fn load_meta(message: Message, key: u32) -> Message {
 }
 
 fn load_payload(message: Message, base: u32, offset: u32, length: u32) -> Message {
-    expression(message, "payload", |m| {
-        number(number(number(number(m, 1, REGISTER_1), 2, base), 3, offset), 4, length)
-    })
+    expression(message, "payload", |m| number(number(number(number(m, 1, REGISTER_1), 2, base), 3, offset), 4, length))
 }
 
 fn interface(message: Message, key: u32, name: &str) -> Message {
@@ -143,9 +133,8 @@ fn destination_port(message: Message, port: Port) -> Message {
 }
 
 fn dnat(message: Message, to: Ipv4Addr) -> Message {
-    let message = expression(message, "immediate", |m| {
-        number(m, 1, REGISTER_1).nest(2, |m| m.attribute(1, &to.octets()))
-    });
+    let message =
+        expression(message, "immediate", |m| number(m, 1, REGISTER_1).nest(2, |m| m.attribute(1, &to.octets())));
     // Type 1 is destination NAT.
     expression(message, "nat", |m| number(number(number(m, 1, 1), 2, u32::from(FAMILY_IPV4)), 3, REGISTER_1))
 }

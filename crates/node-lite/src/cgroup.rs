@@ -40,11 +40,7 @@ pub enum CgroupError {
     #[error("no cgroup file system with a memory and cpu controller is mounted")]
     NotMounted,
     #[error("cannot {action} {path}")]
-    Io {
-        action: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error("processes in {0} do not end")]
     Busy(PathBuf),
 }
@@ -58,9 +54,8 @@ impl Hierarchy {
     pub fn detect() -> Result<Self, CgroupError> {
         let path = Path::new("/proc/self/mountinfo");
         let text = fs::read_to_string(path).map_err(io_error("read", path))?;
-        let hierarchy = parse_mountinfo(&text, |root| {
-            fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default()
-        });
+        let hierarchy =
+            parse_mountinfo(&text, |root| fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default());
         hierarchy.ok_or(CgroupError::NotMounted)
     }
 
@@ -68,20 +63,12 @@ impl Hierarchy {
     pub fn paths(&self, name: &str) -> Vec<PathBuf> {
         match self {
             Self::V2 { root } => vec![root.join(name)],
-            Self::V1 { controllers } => controllers
-                .iter()
-                .map(|(_, mount)| mount.join(name))
-                .collect(),
+            Self::V1 { controllers } => controllers.iter().map(|(_, mount)| mount.join(name)).collect(),
         }
     }
 
     /// Makes `parent/child` with limits and returns the files through which a process joins.
-    pub fn create(
-        &self,
-        parent: &str,
-        child: &str,
-        limits: &Limits,
-    ) -> Result<Vec<PathBuf>, CgroupError> {
+    pub fn create(&self, parent: &str, child: &str, limits: &Limits) -> Result<Vec<PathBuf>, CgroupError> {
         let name = format!("{parent}/{child}");
         match self {
             Self::V2 { root } => {
@@ -112,11 +99,7 @@ impl Hierarchy {
                 }
             }
         }
-        Ok(self
-            .paths(&name)
-            .into_iter()
-            .map(|dir| dir.join("cgroup.procs"))
-            .collect())
+        Ok(self.paths(&name).into_iter().map(|dir| dir.join("cgroup.procs")).collect())
     }
 
     /// Ends every process inside and removes the cgroup. Missing is fine.
@@ -136,11 +119,7 @@ impl Hierarchy {
                         std::thread::sleep(Duration::from_millis(5));
                     }
                     Err(source) => {
-                        return Err(CgroupError::Io {
-                            action: "remove",
-                            path: dir,
-                            source,
-                        });
+                        return Err(CgroupError::Io { action: "remove", path: dir, source });
                     }
                 }
             }
@@ -150,11 +129,7 @@ impl Hierarchy {
 
     /// Processes in any of the cgroup's directories.
     pub fn members(&self, name: &str) -> Vec<i32> {
-        let mut pids: Vec<i32> = self
-            .paths(name)
-            .iter()
-            .flat_map(|dir| members(dir))
-            .collect();
+        let mut pids: Vec<i32> = self.paths(name).iter().flat_map(|dir| members(dir)).collect();
         pids.sort_unstable();
         pids.dedup();
         pids
@@ -165,9 +140,7 @@ impl Hierarchy {
 pub fn settings(limits: &Limits, version: Version) -> Vec<(&'static str, &'static str, String)> {
     const PERIOD: i64 = 100_000;
     let shares = (limits.cpu_request_milli * 1024 / 1000).clamp(2, 262_144);
-    let quota = limits
-        .cpu_limit_milli
-        .map(|milli| (milli * PERIOD / 1000).max(1000));
+    let quota = limits.cpu_limit_milli.map(|milli| (milli * PERIOD / 1000).max(1000));
     let mut out = Vec::new();
     match version {
         Version::V1 => {
@@ -183,11 +156,7 @@ pub fn settings(limits: &Limits, version: Version) -> Vec<(&'static str, &'stati
         }
         Version::V2 => {
             // The kubelet's mapping of [2, 262144] shares to [1, 10000] weight.
-            out.push((
-                "cpu",
-                "cpu.weight",
-                (1 + (shares - 2) * 9999 / 262_142).to_string(),
-            ));
+            out.push(("cpu", "cpu.weight", (1 + (shares - 2) * 9999 / 262_142).to_string()));
             if let Some(quota) = quota {
                 out.push(("cpu", "cpu.max", format!("{quota} {PERIOD}")));
             }
@@ -216,11 +185,8 @@ fn parse_mountinfo(text: &str, controllers_of: impl Fn(&Path) -> String) -> Opti
             Some("cgroup") => {
                 let options = after.nth(1).unwrap_or_default();
                 // cpu and cpuacct are often one mount; one entry is enough to create the directory.
-                let found: Vec<&str> = WANTED_V1
-                    .iter()
-                    .copied()
-                    .filter(|name| options.split(',').any(|option| option == *name))
-                    .collect();
+                let found: Vec<&str> =
+                    WANTED_V1.iter().copied().filter(|name| options.split(',').any(|option| option == *name)).collect();
                 if let Some(name) = found.first() {
                     v1.push(((*name).to_owned(), mount));
                 }
@@ -230,26 +196,17 @@ fn parse_mountinfo(text: &str, controllers_of: impl Fn(&Path) -> String) -> Opti
     }
     if let Some(root) = v2 {
         let available = controllers_of(&root);
-        if ["cpu", "memory"].iter().all(|name| {
-            available
-                .split_ascii_whitespace()
-                .any(|found| found == *name)
-        }) {
+        if ["cpu", "memory"].iter().all(|name| available.split_ascii_whitespace().any(|found| found == *name)) {
             return Some(Hierarchy::V2 { root });
         }
     }
-    let complete = ["cpu", "memory"]
-        .iter()
-        .all(|name| v1.iter().any(|(found, _)| found == name));
+    let complete = ["cpu", "memory"].iter().all(|name| v1.iter().any(|(found, _)| found == name));
     complete.then_some(Hierarchy::V1 { controllers: v1 })
 }
 
 fn members(dir: &Path) -> Vec<i32> {
     let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
-    text.lines()
-        .filter_map(|line| line.trim().parse().ok())
-        .filter(|pid| *pid > 0)
-        .collect()
+    text.lines().filter_map(|line| line.trim().parse().ok()).filter(|pid| *pid > 0).collect()
 }
 
 fn set(file: &Path, value: &str) -> Result<(), CgroupError> {
@@ -258,11 +215,7 @@ fn set(file: &Path, value: &str) -> Result<(), CgroupError> {
 
 fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CgroupError {
     let path = path.to_owned();
-    move |source| CgroupError::Io {
-        action,
-        path,
-        source,
-    }
+    move |source| CgroupError::Io { action, path, source }
 }
 
 #[cfg(test)]
@@ -270,20 +223,13 @@ mod tests {
     use super::*;
 
     fn shown(limits: Limits, version: Version) -> String {
-        settings(&limits, version)
-            .into_iter()
-            .map(|(_, file, value)| format!("{file}={value};"))
-            .collect()
+        settings(&limits, version).into_iter().map(|(_, file, value)| format!("{file}={value};")).collect()
     }
 
     #[test]
     fn limits_become_kernel_settings() {
         let none = Limits::default();
-        let some = Limits {
-            cpu_request_milli: 500,
-            cpu_limit_milli: Some(2000),
-            memory_limit_bytes: Some(1 << 30),
-        };
+        let some = Limits { cpu_request_milli: 500, cpu_limit_milli: Some(2000), memory_limit_bytes: Some(1 << 30) };
         let cases = [
             (none, Version::V1, "cpu.shares=2;pids.max=8192;"),
             (none, Version::V2, "cpu.weight=1;pids.max=8192;"),
@@ -293,11 +239,7 @@ mod tests {
                 "cpu.shares=512;cpu.cfs_period_us=100000;cpu.cfs_quota_us=200000;\
                  memory.limit_in_bytes=1073741824;pids.max=8192;",
             ),
-            (
-                some,
-                Version::V2,
-                "cpu.weight=20;cpu.max=200000 100000;memory.max=1073741824;pids.max=8192;",
-            ),
+            (some, Version::V2, "cpu.weight=20;cpu.max=200000 100000;memory.max=1073741824;pids.max=8192;"),
         ];
         for (limits, version, expected) in cases {
             assert_eq!(shown(limits, version), expected, "{limits:?} {version:?}");
@@ -311,22 +253,16 @@ mod tests {
                       35 31 0:31 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
                       36 31 0:32 / /sys/fs/cgroup/blkio rw - cgroup cgroup rw,blkio\n\
                       41 31 0:40 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
-        let show =
-            |text: &str, controllers: &str| match parse_mountinfo(text, |_| controllers.to_owned())
-            {
-                None => "none".to_owned(),
-                Some(Hierarchy::V2 { root }) => format!("v2 {}", root.display()),
-                Some(Hierarchy::V1 { controllers }) => controllers
-                    .iter()
-                    .map(|(name, path)| format!("{name}={} ", path.display()))
-                    .collect(),
-            };
+        let show = |text: &str, controllers: &str| match parse_mountinfo(text, |_| controllers.to_owned()) {
+            None => "none".to_owned(),
+            Some(Hierarchy::V2 { root }) => format!("v2 {}", root.display()),
+            Some(Hierarchy::V1 { controllers }) => {
+                controllers.iter().map(|(name, path)| format!("{name}={} ", path.display())).collect()
+            }
+        };
         assert_eq!(show(v2, "cpuset cpu io memory pids"), "v2 /sys/fs/cgroup");
         assert_eq!(show(v2, "cpuset"), "none");
-        assert_eq!(
-            show(hybrid, ""),
-            "cpu=/sys/fs/cgroup/cpu,cpuacct memory=/sys/fs/cgroup/memory "
-        );
+        assert_eq!(show(hybrid, ""), "cpu=/sys/fs/cgroup/cpu,cpuacct memory=/sys/fs/cgroup/memory ");
         assert_eq!(show("", ""), "none");
     }
 }

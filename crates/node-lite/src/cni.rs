@@ -37,16 +37,9 @@ pub enum CniError {
     #[error("cannot run the CNI plugin {name}")]
     Run { name: String, source: io::Error },
     #[error("the CNI plugin {name} failed to {command}: {message}")]
-    Failed {
-        name: String,
-        command: &'static str,
-        message: String,
-    },
+    Failed { name: String, command: &'static str, message: String },
     #[error("the CNI plugin {name} answered with something that is not JSON")]
-    Answer {
-        name: String,
-        source: serde_json::Error,
-    },
+    Answer { name: String, source: serde_json::Error },
     #[error("the CNI configuration has no plugins")]
     Empty,
 }
@@ -90,19 +83,13 @@ impl Plugins {
             let config = with_previous(config, previous.as_ref());
             previous = Some(self.run("ADD", IFNAME, &config, pod).await?);
         }
-        Ok(Attached {
-            conflist: conflist.clone(),
-            result: previous.unwrap_or_default(),
-        })
+        Ok(Attached { conflist: conflist.clone(), result: previous.unwrap_or_default() })
     }
 
     /// Detaches a pod, in reverse order. DEL is idempotent by the CNI specification.
     pub async fn delete(&self, attached: &Attached, pod: &Attachment<'_>) -> Result<(), CniError> {
         for config in configs(&attached.conflist)?.into_iter().rev() {
-            let config = with_previous(
-                config,
-                Some(&attached.result).filter(|result| !result.is_null()),
-            );
+            let config = with_previous(config, Some(&attached.result).filter(|result| !result.is_null()));
             self.run("DEL", IFNAME, &config, pod).await?;
         }
         Ok(())
@@ -115,31 +102,15 @@ impl Plugins {
         config: &Value,
         pod: &Attachment<'_>,
     ) -> Result<Value, CniError> {
-        let name = config
-            .get("type")
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned();
+        let name = config.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
         let path = std::env::join_paths(&self.dirs).unwrap_or_default();
-        let program = self
-            .dirs
-            .iter()
-            .map(|dir| dir.join(&name))
-            .find(|file| file.is_file());
-        let program = program.ok_or_else(|| CniError::Missing {
-            name: name.clone(),
-            dirs: path.to_string_lossy().into_owned(),
-        })?;
-        let fail = |source| CniError::Run {
-            name: name.clone(),
-            source,
-        };
+        let program = self.dirs.iter().map(|dir| dir.join(&name)).find(|file| file.is_file());
+        let program = program
+            .ok_or_else(|| CniError::Missing { name: name.clone(), dirs: path.to_string_lossy().into_owned() })?;
+        let fail = |source| CniError::Run { name: name.clone(), source };
         let mut child = tokio::process::Command::new(program)
             .env_clear()
-            .env(
-                "PATH",
-                "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            )
+            .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
             .env("CNI_COMMAND", command)
             .env("CNI_CONTAINERID", pod.pod_uid)
             .env("CNI_NETNS", pod.netns)
@@ -172,10 +143,7 @@ impl Plugins {
         if output.stdout.iter().all(u8::is_ascii_whitespace) {
             return Ok(Value::Null);
         }
-        serde_json::from_slice(&output.stdout).map_err(|source| CniError::Answer {
-            name: name.clone(),
-            source,
-        })
+        serde_json::from_slice(&output.stdout).map_err(|source| CniError::Answer { name: name.clone(), source })
     }
 }
 
@@ -196,19 +164,13 @@ fn loopback() -> Value {
 
 /// The single-plugin configurations of a list, each with the list's version and name.
 fn configs(conflist: &Value) -> Result<Vec<Value>, CniError> {
-    let plugins = conflist
-        .get("plugins")
-        .and_then(Value::as_array)
-        .filter(|plugins| !plugins.is_empty());
+    let plugins = conflist.get("plugins").and_then(Value::as_array).filter(|plugins| !plugins.is_empty());
     let mut out = Vec::new();
     for plugin in plugins.ok_or(CniError::Empty)? {
         let mut plugin = plugin.clone();
         if let Value::Object(fields) = &mut plugin {
             for key in ["cniVersion", "name"] {
-                fields.insert(
-                    key.to_owned(),
-                    conflist.get(key).cloned().unwrap_or_default(),
-                );
+                fields.insert(key.to_owned(), conflist.get(key).cloned().unwrap_or_default());
             }
         }
         out.push(plugin);
@@ -226,19 +188,11 @@ fn with_previous(mut config: Value, previous: Option<&Value>) -> Value {
 /// Plugins print a JSON error on standard output; what else they say is on standard error.
 fn error_message(stdout: &[u8], stderr: &[u8]) -> String {
     let parsed: Option<Value> = serde_json::from_slice(stdout).ok();
-    let text = |key| {
-        parsed
-            .as_ref()
-            .and_then(|value| value.get(key))
-            .and_then(Value::as_str)
-            .filter(|t| !t.is_empty())
-    };
+    let text = |key| parsed.as_ref().and_then(|value| value.get(key)).and_then(Value::as_str).filter(|t| !t.is_empty());
     match (text("msg"), text("details")) {
         (Some(message), Some(details)) => format!("{message}: {details}"),
         (Some(message), None) => message.to_owned(),
-        _ => String::from_utf8_lossy(if stderr.is_empty() { stdout } else { stderr })
-            .trim()
-            .to_owned(),
+        _ => String::from_utf8_lossy(if stderr.is_empty() { stdout } else { stderr }).trim().to_owned(),
     }
 }
 
@@ -255,15 +209,9 @@ mod tests {
         assert_eq!(configs[0]["cniVersion"], "1.0.0");
         assert_eq!(configs[0]["ipam"]["ranges"][0][0]["subnet"], "10.42.7.0/24");
         assert_eq!(configs[0]["ipam"]["dataDir"], "/data/cni/ipam");
-        assert_eq!(
-            with_previous(configs[0].clone(), Some(&json!({"ips": []})))["prevResult"],
-            json!({"ips": []})
-        );
+        assert_eq!(with_previous(configs[0].clone(), Some(&json!({"ips": []})))["prevResult"], json!({"ips": []}));
         assert!(bridge_name("0a1b2c").len() <= 15);
-        assert!(matches!(
-            super::configs(&json!({"plugins": []})),
-            Err(CniError::Empty)
-        ));
+        assert!(matches!(super::configs(&json!({"plugins": []})), Err(CniError::Empty)));
     }
 
     #[test]
@@ -272,18 +220,10 @@ mod tests {
             conflist: Value::Null,
             result: json!({"ips": [{"address": "10.42.7.2/24"}, {"address": "fd00::2/64"}, {"address": "x"}]}),
         };
-        let shown: Vec<String> = attached
-            .addresses()
-            .iter()
-            .map(ToString::to_string)
-            .collect();
+        let shown: Vec<String> = attached.addresses().iter().map(ToString::to_string).collect();
         assert_eq!(shown, ["10.42.7.2", "fd00::2"]);
         let cases: [(&[u8], &[u8], &str); 3] = [
-            (
-                br#"{"code":7,"msg":"no range","details":"all used"}"#,
-                b"",
-                "no range: all used",
-            ),
+            (br#"{"code":7,"msg":"no range","details":"all used"}"#, b"", "no range: all used"),
             (br#"{"code":7,"msg":"no range"}"#, b"noise", "no range"),
             (b"", b"panic\n", "panic"),
         ];

@@ -56,8 +56,7 @@ pub fn detect_devices() -> BTreeMap<String, u32> {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let mut out = BTreeMap::new();
     for (resource, path) in DEVICE_RESOURCES {
-        let usable =
-            *resource != "devices.kubevirt.io/kvm" || kvm_works(&cpuinfo, std::env::consts::ARCH);
+        let usable = *resource != "devices.kubevirt.io/kvm" || kvm_works(&cpuinfo, std::env::consts::ARCH);
         if usable && Path::new(path).exists() {
             out.insert((*resource).to_owned(), SHARED);
         }
@@ -86,10 +85,7 @@ pub(crate) const DEVICE_RESOURCES: &[(&str, &str)] = &[
 fn kvm_works(cpuinfo: &str, arch: &str) -> bool {
     let flags = cpuinfo.lines().find(|line| line.starts_with("flags"));
     arch != "x86_64"
-        || flags.is_some_and(|line| {
-            line.split_ascii_whitespace()
-                .any(|flag| flag == "vmx" || flag == "svm")
-        })
+        || flags.is_some_and(|line| line.split_ascii_whitespace().any(|flag| flag == "vmx" || flag == "svm"))
 }
 
 impl fmt::Debug for Config {
@@ -115,10 +111,7 @@ impl FromStr for Ipv4Net {
     fn from_str(text: &str) -> Result<Self, NotANetwork> {
         let parse = || {
             let (address, prefix) = text.split_once('/')?;
-            Some(Self {
-                address: address.parse().ok()?,
-                prefix: prefix.parse().ok().filter(|prefix| *prefix <= 32)?,
-            })
+            Some(Self { address: address.parse().ok()?, prefix: prefix.parse().ok().filter(|prefix| *prefix <= 32)? })
         };
         parse().ok_or_else(|| NotANetwork(text.to_owned()))
     }

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{
-    DownwardAPIVolumeFile, ObjectFieldSelector, Pod, ResourceFieldSelector,
-};
+use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, ObjectFieldSelector, Pod, ResourceFieldSelector};
 
 use crate::resources;
 
@@ -22,18 +20,10 @@ pub fn field(pod: &Pod, selector: &ObjectFieldSelector) -> Result<String, Downwa
     let spec = pod.spec.as_ref();
     let status = pod.status.as_ref();
     let text = |value: Option<&String>| Ok(value.cloned().unwrap_or_default());
-    if let Some((map, key)) = path
-        .strip_suffix("']")
-        .and_then(|path| path.split_once("['"))
-    {
+    if let Some((map, key)) = path.strip_suffix("']").and_then(|path| path.split_once("['")) {
         return match map {
             "metadata.labels" => text(metadata.labels.as_ref().and_then(|labels| labels.get(key))),
-            "metadata.annotations" => text(
-                metadata
-                    .annotations
-                    .as_ref()
-                    .and_then(|notes| notes.get(key)),
-            ),
+            "metadata.annotations" => text(metadata.annotations.as_ref().and_then(|notes| notes.get(key))),
             _ => Err(DownwardError::Field(path.to_owned())),
         };
     }
@@ -47,33 +37,17 @@ pub fn field(pod: &Pod, selector: &ObjectFieldSelector) -> Result<String, Downwa
         "spec.serviceAccountName" => text(spec.and_then(|spec| spec.service_account_name.as_ref())),
         "status.hostIP" => text(status.and_then(|status| status.host_ip.as_ref())),
         "status.podIP" => text(status.and_then(|status| status.pod_ip.as_ref())),
-        "status.hostIPs" => Ok(join(
-            status.and_then(|status| status.host_ips.as_ref()),
-            |ip| ip.ip.clone(),
-        )),
-        "status.podIPs" => Ok(join(
-            status.and_then(|status| status.pod_ips.as_ref()),
-            |ip| ip.ip.clone(),
-        )),
+        "status.hostIPs" => Ok(join(status.and_then(|status| status.host_ips.as_ref()), |ip| ip.ip.clone())),
+        "status.podIPs" => Ok(join(status.and_then(|status| status.pod_ips.as_ref()), |ip| ip.ip.clone())),
         _ => Err(DownwardError::Field(path.to_owned())),
     }
 }
 
-pub fn resource(
-    pod: &Pod,
-    selector: &ResourceFieldSelector,
-    default: &str,
-) -> Result<String, DownwardError> {
+pub fn resource(pod: &Pod, selector: &ResourceFieldSelector, default: &str) -> Result<String, DownwardError> {
     let unsupported = || DownwardError::Resource(selector.resource.clone());
     let container = selector.container_name.as_deref().unwrap_or(default);
-    let found = pod
-        .spec
-        .iter()
-        .flat_map(|spec| &spec.containers)
-        .find(|candidate| candidate.name == container);
-    let requirements = found
-        .and_then(|container| container.resources.clone())
-        .unwrap_or_default();
+    let found = pod.spec.iter().flat_map(|spec| &spec.containers).find(|candidate| candidate.name == container);
+    let requirements = found.and_then(|container| container.resources.clone()).unwrap_or_default();
     let (side, name) = selector.resource.split_once('.').ok_or_else(unsupported)?;
     let list = match side {
         "limits" => requirements.limits,
@@ -81,19 +55,10 @@ pub fn resource(
         _ => return Err(unsupported()),
     };
     let list = list.map(|list| list.into_iter().collect());
-    let amount = resources::amounts(list.as_ref())
-        .get(name)
-        .copied()
-        .unwrap_or(0);
-    let divisor = selector
-        .divisor
-        .clone()
-        .filter(|divisor| !matches!(divisor.0.as_str(), "" | "0"));
+    let amount = resources::amounts(list.as_ref()).get(name).copied().unwrap_or(0);
+    let divisor = selector.divisor.clone().filter(|divisor| !matches!(divisor.0.as_str(), "" | "0"));
     let divisor = divisor.map_or(if name == "cpu" { 1000 } else { 1 }, |divisor| {
-        resources::amounts(Some(&BTreeMap::from([(name.to_owned(), divisor)])))
-            .get(name)
-            .copied()
-            .unwrap_or(1)
+        resources::amounts(Some(&BTreeMap::from([(name.to_owned(), divisor)]))).get(name).copied().unwrap_or(1)
     });
     let divisor = divisor.max(1);
     Ok(((amount + divisor - 1) / divisor).to_string())
@@ -103,11 +68,7 @@ pub fn resource(
 pub type DownwardFile = (String, Vec<u8>, Option<i32>);
 
 /// Files of a downwardAPI volume.
-pub fn files(
-    pod: &Pod,
-    items: &[DownwardAPIVolumeFile],
-    container: &str,
-) -> Result<Vec<DownwardFile>, DownwardError> {
+pub fn files(pod: &Pod, items: &[DownwardAPIVolumeFile], container: &str) -> Result<Vec<DownwardFile>, DownwardError> {
     items
         .iter()
         .map(|item| {
@@ -123,21 +84,12 @@ pub fn files(
 
 /// One `key="value"` line each, sorted, as the kubelet writes them.
 fn map(entries: Option<&BTreeMap<String, String>>) -> String {
-    let lines: Vec<String> = entries
-        .into_iter()
-        .flatten()
-        .map(|(key, value)| format!("{key}={value:?}"))
-        .collect();
+    let lines: Vec<String> = entries.into_iter().flatten().map(|(key, value)| format!("{key}={value:?}")).collect();
     lines.join("\n")
 }
 
 fn join<T>(items: Option<&Vec<T>>, text: impl Fn(&T) -> String) -> String {
-    items
-        .into_iter()
-        .flatten()
-        .map(text)
-        .collect::<Vec<_>>()
-        .join(",")
+    items.into_iter().flatten().map(text).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
@@ -169,15 +121,8 @@ mod tests {
             ("spec.containers", Err(())),
             ("metadata.finalizers['x']", Err(())),
         ] {
-            let selector = ObjectFieldSelector {
-                field_path: path.into(),
-                ..Default::default()
-            };
-            assert_eq!(
-                field(&pod(), &selector).map_err(|_| ()),
-                expected.map(str::to_owned),
-                "{path}"
-            );
+            let selector = ObjectFieldSelector { field_path: path.into(), ..Default::default() };
+            assert_eq!(field(&pod(), &selector).map_err(|_| ()), expected.map(str::to_owned), "{path}");
         }
     }
 
@@ -191,13 +136,8 @@ mod tests {
             ("requests.memory", "", "0"),
         ] {
             let selector: ResourceFieldSelector =
-                serde_json::from_value(json!({"resource": resource_name, "divisor": divisor}))
-                    .unwrap();
-            assert_eq!(
-                resource(&pod(), &selector, "c").unwrap(),
-                expected,
-                "{resource_name} {divisor}"
-            );
+                serde_json::from_value(json!({"resource": resource_name, "divisor": divisor})).unwrap();
+            assert_eq!(resource(&pod(), &selector, "c").unwrap(), expected, "{resource_name} {divisor}");
         }
     }
 }

@@ -33,31 +33,17 @@ const QUIET: Duration = Duration::from_secs(300);
 
 impl Events {
     pub fn new(client: kube::Client, host: &str) -> Self {
-        Self {
-            client,
-            host: host.to_owned(),
-            said: Arc::default(),
-        }
+        Self { client, host: host.to_owned(), said: Arc::default() }
     }
 
     /// Writes the event in the background.
-    pub fn publish(
-        &self,
-        component: &'static str,
-        pod: &Pod,
-        severity: Severity,
-        reason: &str,
-        message: &str,
-    ) {
+    pub fn publish(&self, component: &'static str, pod: &Pod, severity: Severity, reason: &str, message: &str) {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         let now = Instant::now();
         {
             let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
             said.retain(|_, at| now.duration_since(*at) < QUIET);
-            if said
-                .insert((uid.clone(), reason.to_owned(), message.to_owned()), now)
-                .is_some()
-            {
+            if said.insert((uid.clone(), reason.to_owned(), message.to_owned()), now).is_some() {
                 return;
             }
         }
@@ -88,10 +74,7 @@ impl Events {
             count: Some(1),
             first_timestamp: Some(time(at)),
             last_timestamp: Some(time(at)),
-            source: Some(EventSource {
-                component: Some(component.to_owned()),
-                host: Some(self.host.clone()),
-            }),
+            source: Some(EventSource { component: Some(component.to_owned()), host: Some(self.host.clone()) }),
             reporting_component: Some(component.to_owned()),
             reporting_instance: Some(self.host.clone()),
             ..Default::default()

@@ -37,11 +37,7 @@ pub enum Lookup {
 
 impl ProcessId {
     pub fn of(pid: i32) -> io::Result<Self> {
-        Ok(Self {
-            boot_id: boot_id()?,
-            pid,
-            start_time: start_time(pid)?,
-        })
+        Ok(Self { boot_id: boot_id()?, pid, start_time: start_time(pid)? })
     }
 
     pub fn lookup(&self) -> io::Result<Lookup> {
@@ -76,14 +72,8 @@ impl ProcessHandle {
     }
 
     pub fn has_ended(&self) -> io::Result<bool> {
-        let mut fds = [rustix::event::PollFd::new(
-            &self.pidfd,
-            rustix::event::PollFlags::IN,
-        )];
-        let now = rustix::event::Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
+        let mut fds = [rustix::event::PollFd::new(&self.pidfd, rustix::event::PollFlags::IN)];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         Ok(rustix::event::poll(&mut fds, Some(&now))? > 0)
     }
 
@@ -97,10 +87,7 @@ impl ProcessHandle {
 
     /// Blocks until the end or until `timeout` has passed; true when it ended.
     pub fn wait_blocking(&self, timeout: std::time::Duration) -> io::Result<bool> {
-        let mut fds = [rustix::event::PollFd::new(
-            &self.pidfd,
-            rustix::event::PollFlags::IN,
-        )];
+        let mut fds = [rustix::event::PollFd::new(&self.pidfd, rustix::event::PollFlags::IN)];
         let timeout = rustix::event::Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(timeout.subsec_nanos()),
@@ -123,15 +110,12 @@ impl ProcessHandle {
 }
 
 pub fn boot_id() -> io::Result<String> {
-    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?
-        .trim()
-        .to_owned())
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
 pub fn start_time(pid: i32) -> io::Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    parse_start_time(&stat)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "unexpected /proc stat format"))
+    parse_start_time(&stat).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "unexpected /proc stat format"))
 }
 
 /// The second field is the command in parentheses and may itself contain spaces and parentheses.
@@ -148,11 +132,7 @@ mod tests {
     fn start_time_is_field_22_whatever_the_command_is_called() {
         let tail = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 777 20";
         for name in ["(sh)", "(a b)", "(evil) 1 2 3 (x)", "())"] {
-            assert_eq!(
-                parse_start_time(&format!("42 {name} {tail}")),
-                Some(777),
-                "{name}"
-            );
+            assert_eq!(parse_start_time(&format!("42 {name} {tail}")), Some(777), "{name}");
         }
         assert_eq!(parse_start_time("42 (sh) S 1"), None);
         assert_eq!(parse_start_time(""), None);
@@ -162,15 +142,9 @@ mod tests {
     fn identity_tells_processes_apart() {
         let me = ProcessId::of(std::process::id().cast_signed()).unwrap();
         assert!(matches!(me.lookup().unwrap(), Lookup::Alive(_)));
-        let later = ProcessId {
-            start_time: me.start_time + 1,
-            ..me.clone()
-        };
+        let later = ProcessId { start_time: me.start_time + 1, ..me.clone() };
         assert!(matches!(later.lookup().unwrap(), Lookup::Gone));
-        let before = ProcessId {
-            boot_id: "00000000-0000-0000-0000-000000000000".into(),
-            ..me
-        };
+        let before = ProcessId { boot_id: "00000000-0000-0000-0000-000000000000".into(), ..me };
         assert!(matches!(before.lookup().unwrap(), Lookup::OtherBoot));
     }
 }

@@ -37,11 +37,7 @@ pub(crate) enum InitError {
     #[error("containers never run as root here")]
     Root,
     #[error("cannot {action} {path}")]
-    Io {
-        action: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error(transparent)]
     Record(#[from] RecordError),
 }
@@ -54,12 +50,7 @@ pub fn init_main(mut args: impl Iterator<Item = OsString>) -> i32 {
     };
     let dir = PodDir::at(PathBuf::from(dir));
     // Opened while it can be reached. It closes by itself when the command is run.
-    let report = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(dir.init_error());
+    let report = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(dir.init_error());
     let Err(error) = run(&dir);
     let mut text = error.to_string();
     let mut source = std::error::Error::source(&error);
@@ -74,22 +65,12 @@ pub fn init_main(mut args: impl Iterator<Item = OsString>) -> i32 {
     128
 }
 
-pub(crate) fn fail(
-    action: &'static str,
-    path: impl AsRef<Path>,
-) -> impl FnOnce(io::Error) -> InitError {
+pub(crate) fn fail(action: &'static str, path: impl AsRef<Path>) -> impl FnOnce(io::Error) -> InitError {
     let path = path.as_ref().to_owned();
-    move |source| InitError::Io {
-        action,
-        path,
-        source,
-    }
+    move |source| InitError::Io { action, path, source }
 }
 
-pub(crate) fn fail_errno(
-    action: &'static str,
-    path: impl AsRef<Path>,
-) -> impl FnOnce(nix::Error) -> InitError {
+pub(crate) fn fail_errno(action: &'static str, path: impl AsRef<Path>) -> impl FnOnce(nix::Error) -> InitError {
     let fail = fail(action, path);
     move |errno| fail(errno.into())
 }
@@ -99,19 +80,14 @@ fn run(dir: &PodDir) -> Result<std::convert::Infallible, InitError> {
     if io::stdin().read(&mut byte).unwrap_or(0) == 0 {
         return Err(InitError::NoGoAhead);
     }
-    let plan: InitPlan =
-        records::read(&dir.init())?.ok_or_else(|| InitError::NoPlan(dir.init()))?;
+    let plan: InitPlan = records::read(&dir.init())?.ok_or_else(|| InitError::NoPlan(dir.init()))?;
     if plan.uid == 0 || plan.gid == 0 {
         return Err(InitError::Root);
     }
     let _ = fs::write("/proc/self/oom_score_adj", "0");
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     enter_namespaces(&plan)?;
-    let volumes = plan
-        .mounts
-        .iter()
-        .map(take_tree)
-        .collect::<Result<Vec<_>, _>>()?;
+    let volumes = plan.mounts.iter().map(take_tree).collect::<Result<Vec<_>, _>>()?;
     rootfs::assemble(&plan)?;
     change_root(&plan.staging)?;
     for (mount, tree) in plan.mounts.iter().zip(volumes) {
@@ -128,31 +104,21 @@ fn enter_namespaces(plan: &InitPlan) -> Result<(), InitError> {
     setns(&netns, CloneFlags::CLONE_NEWNET).map_err(fail_errno("enter", &plan.netns))?;
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWIPC)
         .map_err(fail_errno("make namespaces for", &plan.hostname))?;
-    nix::unistd::sethostname(&plan.hostname)
-        .map_err(fail_errno("set the host name", &plan.hostname))?;
+    nix::unistd::sethostname(&plan.hostname).map_err(fail_errno("set the host name", &plan.hostname))?;
     for (name, value) in &plan.sysctls {
         // /proc/sys/net shows the network namespace of who looks, so this reaches no other pod.
         let path = Path::new("/proc/sys").join(name.replace('.', "/"));
         fs::write(&path, value).map_err(fail("set", &path))?;
     }
     // Nothing mounted from here on is seen outside.
-    mount(
-        None::<&str>,
-        "/",
-        None::<&str>,
-        MsFlags::MS_REC | MsFlags::MS_SLAVE,
-        None::<&str>,
-    )
-    .map_err(fail_errno("detach", "/"))
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
+        .map_err(fail_errno("detach", "/"))
 }
 
 fn take_tree(plan: &MountPlan) -> Result<OwnedFd, InitError> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE
-        | OpenTreeFlags::OPEN_TREE_CLOEXEC
-        | OpenTreeFlags::AT_RECURSIVE;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     let Some(sub_path) = &plan.sub_path else {
-        return open_tree(CWD, &plan.source, flags)
-            .map_err(|e| fail("take", &plan.source)(e.into()));
+        return open_tree(CWD, &plan.source, flags).map_err(|e| fail("take", &plan.source)(e.into()));
     };
     let root = File::open(&plan.source).map_err(fail("open", &plan.source))?;
     let inner = openat2(
@@ -163,8 +129,7 @@ fn take_tree(plan: &MountPlan) -> Result<OwnedFd, InitError> {
         ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS,
     )
     .map_err(|e| fail("find", sub_path)(e.into()))?;
-    open_tree(&inner, "", flags | OpenTreeFlags::AT_EMPTY_PATH)
-        .map_err(|e| fail("take", sub_path)(e.into()))
+    open_tree(&inner, "", flags | OpenTreeFlags::AT_EMPTY_PATH).map_err(|e| fail("take", sub_path)(e.into()))
 }
 
 fn change_root(root: &Path) -> Result<(), InitError> {
@@ -192,23 +157,11 @@ fn attach(plan: &MountPlan, tree: &OwnedFd) -> Result<(), InitError> {
             .map(drop)
             .map_err(fail("create", &plan.target))?;
     }
-    move_mount(
-        tree,
-        "",
-        CWD,
-        &plan.target,
-        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
-    )
-    .map_err(|e| fail("mount", &plan.target)(e.into()))?;
+    move_mount(tree, "", CWD, &plan.target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        .map_err(|e| fail("mount", &plan.target)(e.into()))?;
     if !plan.follow_host {
-        mount(
-            None::<&str>,
-            &plan.target,
-            None::<&str>,
-            MsFlags::MS_REC | MsFlags::MS_PRIVATE,
-            None::<&str>,
-        )
-        .map_err(fail_errno("detach", &plan.target))?;
+        mount(None::<&str>, &plan.target, None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
+            .map_err(fail_errno("detach", &plan.target))?;
     }
     rootfs::restrict(&plan.target, plan.read_only)
 }
@@ -229,22 +182,13 @@ fn drop_privileges(plan: &InitPlan) -> Result<(), InitError> {
     nix::unistd::setresgid(gid, gid, gid).map_err(fail_errno("become", &who))?;
     nix::unistd::setresuid(uid, uid, uid).map_err(fail_errno("become", &who))?;
     let none = CapabilitySet::empty();
-    rustix::thread::set_capabilities(
-        None,
-        CapabilitySets {
-            effective: none,
-            permitted: none,
-            inheritable: none,
-        },
-    )
-    .map_err(|e| fail("drop capabilities for", &who)(e.into()))?;
+    rustix::thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
+        .map_err(|e| fail("drop capabilities for", &who)(e.into()))?;
     nix::sys::prctl::set_no_new_privs().map_err(fail_errno("forbid new privileges for", &who))
 }
 
 fn run_command(plan: &InitPlan) -> Result<std::convert::Infallible, InitError> {
-    SigSet::all()
-        .thread_unblock()
-        .map_err(fail_errno("unblock signals for", &plan.container))?;
+    SigSet::all().thread_unblock().map_err(fail_errno("unblock signals for", &plan.container))?;
     let (program, arguments) = plan.command.split_first().ok_or(InitError::NoCommand)?;
     // Descriptors of this process close on exec; one that slipped through from `up` must not reach a guest.
     let open: Vec<i32> = fs::read_dir("/proc/self/fd")
@@ -271,8 +215,6 @@ fn run_command(plan: &InitPlan) -> Result<std::convert::Infallible, InitError> {
 }
 
 fn flags_of(fdinfo: &str) -> Option<u32> {
-    let octal = fdinfo
-        .lines()
-        .find_map(|line| line.strip_prefix("flags:"))?;
+    let octal = fdinfo.lines().find_map(|line| line.strip_prefix("flags:"))?;
     u32::from_str_radix(octal.trim(), 8).ok()
 }

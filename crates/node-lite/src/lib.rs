@@ -40,9 +40,7 @@ mod worker;
 use std::future::Future;
 use std::sync::Arc;
 
-pub use config::{
-    Config, Ipv4Net, NotANetwork, default_cni_plugin_dirs, detect_devices, detect_node_ip,
-};
+pub use config::{Config, Ipv4Net, NotANetwork, default_cni_plugin_dirs, detect_devices, detect_node_ip};
 pub use images::{ImageError, Images};
 pub use init::init_main;
 pub use logs::{LogOptions, read_log};
@@ -61,20 +59,11 @@ pub enum Error {
 }
 
 /// Runs the node until `shutdown`. Pods go on after that.
-pub async fn run(
-    client: kube::Client,
-    config: Config,
-    shutdown: impl Future<Output = ()>,
-) -> Result<(), Error> {
+pub async fn run(client: kube::Client, config: Config, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
     let sandboxes = Sandboxes::open(&config).map_err(Error::Prepare)?;
     sandboxes.prepare().map_err(Error::Prepare)?;
     let events = Events::new(client.clone(), &config.node_name);
-    let context = Arc::new(Context {
-        client: client.clone(),
-        config: config.clone(),
-        sandboxes,
-        events,
-    });
+    let context = Arc::new(Context { client: client.clone(), config: config.clone(), sandboxes, events });
     tokio::select! {
         () = manager::run(context, shutdown) => {}
         () = node_object::keep(client, &config) => {}

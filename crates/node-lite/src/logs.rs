@@ -46,21 +46,10 @@ pub struct LineBuffer {
 }
 
 /// The text of a container's log, oldest first, each line ended by a newline.
-pub fn read_log(
-    data_dir: &Path,
-    pod_uid: &str,
-    container: &str,
-    options: &LogOptions,
-) -> io::Result<Vec<u8>> {
+pub fn read_log(data_dir: &Path, pod_uid: &str, container: &str, options: &LogOptions) -> io::Result<Vec<u8>> {
     // Both become path components; an API server passes what a client sent.
-    if [pod_uid, container]
-        .iter()
-        .any(|part| part.is_empty() || part.contains('/') || part.starts_with('.'))
-    {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "not a pod uid or container name",
-        ));
+    if [pod_uid, container].iter().any(|part| part.is_empty() || part.contains('/') || part.starts_with('.')) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a pod uid or container name"));
     }
     let current = PodDir::new(data_dir, pod_uid).log(container);
     let mut lines: VecDeque<Vec<u8>> = VecDeque::new();
@@ -122,12 +111,7 @@ impl<'a> Entry<'a> {
         let _source = parts.next()?;
         let tag = parts.next()?;
         let text = parts.next().unwrap_or_default();
-        Some(Self {
-            time: stamp.parse().ok()?,
-            stamp,
-            full: tag == b"F",
-            text,
-        })
+        Some(Self { time: stamp.parse().ok()?, stamp, full: tag == b"F", text })
     }
 }
 
@@ -135,11 +119,7 @@ impl LogWriter {
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = open_append(path)?;
         let written = file.metadata()?.len();
-        Ok(Self {
-            path: path.to_owned(),
-            file,
-            written,
-        })
+        Ok(Self { path: path.to_owned(), file, written })
     }
 
     fn entry(&mut self, source: Source, full: bool, text: &[u8], now: Timestamp) -> io::Result<()> {
@@ -164,18 +144,10 @@ impl LogWriter {
 
 impl LineBuffer {
     pub fn new(source: Source) -> Self {
-        Self {
-            source,
-            pending: Vec::new(),
-        }
+        Self { source, pending: Vec::new() }
     }
 
-    pub fn feed(
-        &mut self,
-        mut bytes: &[u8],
-        log: &mut LogWriter,
-        now: Timestamp,
-    ) -> io::Result<()> {
+    pub fn feed(&mut self, mut bytes: &[u8], log: &mut LogWriter, now: Timestamp) -> io::Result<()> {
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
             let (line, rest) = bytes.split_at(end);
             bytes = rest.get(1..).unwrap_or_default();
@@ -208,11 +180,7 @@ impl LineBuffer {
 }
 
 fn open_append(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .open(path)
+    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
 }
 
 fn rotated(path: &Path) -> PathBuf {
@@ -245,62 +213,24 @@ mod tests {
         out.feed(b"\nend", &mut log, at(3)).unwrap();
         out.finish(&mut log, at(4)).unwrap();
 
-        let read = |options: LogOptions| {
-            String::from_utf8(read_log(dir.path(), "u1", "compute", &options).unwrap()).unwrap()
-        };
+        let read =
+            |options: LogOptions| String::from_utf8(read_log(dir.path(), "u1", "compute", &options).unwrap()).unwrap();
+        assert_eq!(read(LogOptions::default()), format!("one\nthree\ntwo\n{long}\nend\n"));
+        assert_eq!(read(LogOptions { tail_lines: Some(1), ..Default::default() }), "end\n");
         assert_eq!(
-            read(LogOptions::default()),
-            format!("one\nthree\ntwo\n{long}\nend\n")
-        );
-        assert_eq!(
-            read(LogOptions {
-                tail_lines: Some(1),
-                ..Default::default()
-            }),
-            "end\n"
-        );
-        assert_eq!(
-            read(LogOptions {
-                since: Some(at(4)),
-                timestamps: true,
-                ..Default::default()
-            }),
+            read(LogOptions { since: Some(at(4)), timestamps: true, ..Default::default() }),
             "2027-01-15T08:00:04.000000000Z end\n"
         );
-        assert_eq!(
-            read(LogOptions {
-                limit_bytes: Some(5),
-                ..Default::default()
-            }),
-            "one\nt"
-        );
+        assert_eq!(read(LogOptions { limit_bytes: Some(5), ..Default::default() }), "one\nt");
         let raw = fs::read_to_string(pod.log("compute")).unwrap();
-        assert!(
-            raw.starts_with("2027-01-15T08:00:00.000000000Z stdout F one\n"),
-            "{raw}"
-        );
+        assert!(raw.starts_with("2027-01-15T08:00:00.000000000Z stdout F one\n"), "{raw}");
     }
 
     #[test]
     fn names_cannot_leave_the_pod_directory() {
-        for (uid, container) in [
-            ("../x", "c"),
-            ("u", "../../etc/passwd"),
-            ("", "c"),
-            ("u", ".."),
-        ] {
-            let error = read_log(
-                Path::new("/nonexistent"),
-                uid,
-                container,
-                &LogOptions::default(),
-            )
-            .unwrap_err();
-            assert_eq!(
-                error.kind(),
-                io::ErrorKind::InvalidInput,
-                "{uid} {container}"
-            );
+        for (uid, container) in [("../x", "c"), ("u", "../../etc/passwd"), ("", "c"), ("u", "..")] {
+            let error = read_log(Path::new("/nonexistent"), uid, container, &LogOptions::default()).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{uid} {container}");
         }
     }
 }

@@ -58,11 +58,8 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()
         node_listing: None,
         synced: false,
     };
-    let mut pods = pin!(
-        watcher(Api::<Pod>::all(client.clone()), watcher::Config::default()).default_backoff()
-    );
-    let mut nodes =
-        pin!(watcher(Api::<Node>::all(client), watcher::Config::default()).default_backoff());
+    let mut pods = pin!(watcher(Api::<Pod>::all(client.clone()), watcher::Config::default()).default_backoff());
+    let mut nodes = pin!(watcher(Api::<Node>::all(client), watcher::Config::default()).default_backoff());
     let mut tick = tokio::time::interval(RETRY);
     let mut shutdown = pin!(shutdown);
     loop {
@@ -104,12 +101,7 @@ impl Manager {
             Event::Delete(pod) => self.forget(pod.metadata.uid.as_deref().unwrap_or_default()),
             Event::InitDone => {
                 let seen = self.listing.take().unwrap_or_default();
-                let gone: Vec<Uid> = self
-                    .pods
-                    .keys()
-                    .filter(|uid| !seen.contains(*uid))
-                    .cloned()
-                    .collect();
+                let gone: Vec<Uid> = self.pods.keys().filter(|uid| !seen.contains(*uid)).cloned().collect();
                 for uid in gone {
                     self.forget(&uid);
                 }
@@ -131,8 +123,7 @@ impl Manager {
                 self.nodes.insert(name, node);
             }
             Event::Delete(node) => {
-                self.nodes
-                    .remove(node.metadata.name.as_deref().unwrap_or_default());
+                self.nodes.remove(node.metadata.name.as_deref().unwrap_or_default());
             }
             Event::InitDone => {
                 let seen = self.node_listing.take().unwrap_or_default();
@@ -170,10 +161,7 @@ impl Manager {
     fn adopt(&mut self) {
         match self.context.sandboxes.list() {
             Ok(uids) => {
-                let orphans: Vec<Uid> = uids
-                    .into_iter()
-                    .filter(|uid| !self.pods.contains_key(uid))
-                    .collect();
+                let orphans: Vec<Uid> = uids.into_iter().filter(|uid| !self.pods.contains_key(uid)).collect();
                 for uid in orphans {
                     tracing::info!(uid, "a pod of this machine has no object any more");
                     self.hand_over(uid, None);
@@ -202,32 +190,19 @@ impl Manager {
         if !self.synced || self.nodes.is_empty() {
             return;
         }
-        let waiting = |(uid, pod): &(&Uid, &Arc<Pod>)| {
-            scheduler::is_waiting(pod) && !self.assumed.contains_key(*uid)
-        };
-        let mut waiting: Vec<Arc<Pod>> = self
-            .pods
-            .iter()
-            .filter(waiting)
-            .map(|(_, pod)| pod.clone())
-            .collect();
+        let waiting = |(uid, pod): &(&Uid, &Arc<Pod>)| scheduler::is_waiting(pod) && !self.assumed.contains_key(*uid);
+        let mut waiting: Vec<Arc<Pod>> = self.pods.iter().filter(waiting).map(|(_, pod)| pod.clone()).collect();
         if waiting.is_empty() {
             return;
         }
         // First come, first served.
-        waiting.sort_by_key(|pod| {
-            (
-                pod.metadata.creation_timestamp.as_ref().map(|at| at.0),
-                pod.metadata.name.clone(),
-            )
-        });
+        waiting.sort_by_key(|pod| (pod.metadata.creation_timestamp.as_ref().map(|at| at.0), pod.metadata.name.clone()));
         for pod in waiting {
             let used = self.used();
             let nodes: Vec<&Node> = self.nodes.values().collect();
             match scheduler::decide(&pod, &nodes, &used) {
                 Decision::Bind { node } => {
-                    self.assumed
-                        .insert(pod.metadata.uid.clone().unwrap_or_default(), node.clone());
+                    self.assumed.insert(pod.metadata.uid.clone().unwrap_or_default(), node.clone());
                     let (context, failed) = (self.context.clone(), self.failed_bindings.clone());
                     tokio::spawn(async move { bind(&context, &pod, &node, &failed).await });
                 }
@@ -242,10 +217,8 @@ impl Manager {
     fn used(&self) -> BTreeMap<String, Amounts> {
         let mut out = BTreeMap::new();
         for node in self.nodes.keys() {
-            let here = self
-                .pods
-                .iter()
-                .filter(|(uid, pod)| node_of(pod) == node || self.assumed.get(*uid) == Some(node));
+            let here =
+                self.pods.iter().filter(|(uid, pod)| node_of(pod) == node || self.assumed.get(*uid) == Some(node));
             out.insert(node.clone(), resources::used(here.map(|(_, pod)| &**pod)));
         }
         out
@@ -253,10 +226,7 @@ impl Manager {
 }
 
 fn node_of(pod: &Pod) -> &str {
-    pod.spec
-        .as_ref()
-        .and_then(|spec| spec.node_name.as_deref())
-        .unwrap_or_default()
+    pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default()
 }
 
 async fn bind(context: &Context, pod: &Pod, node: &str, failed: &mpsc::UnboundedSender<Uid>) {
@@ -277,30 +247,20 @@ async fn bind(context: &Context, pod: &Pod, node: &str, failed: &mpsc::Unbounded
             ..Default::default()
         },
     };
-    let posted: Result<Value, kube::Error> = api
-        .create_subresource("binding", &name, &PostParams::default(), &binding)
-        .await;
+    let posted: Result<Value, kube::Error> =
+        api.create_subresource("binding", &name, &PostParams::default(), &binding).await;
     let result = match posted {
         // An API without the subresource; the uid keeps a namesake from being hit.
         Err(kube::Error::Api(answer)) if answer.code == 405 => {
-            let patch =
-                json!({ "metadata": { "uid": pod.metadata.uid }, "spec": { "nodeName": node } });
-            api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch))
-                .await
-                .map(drop)
+            let patch = json!({ "metadata": { "uid": pod.metadata.uid }, "spec": { "nodeName": node } });
+            api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await.map(drop)
         }
         result => result.map(drop),
     };
     match result {
         Ok(()) => {
             let message = format!("Successfully assigned {namespace}/{name} to {node}");
-            context.events.publish(
-                DEFAULT_SCHEDULER,
-                pod,
-                Severity::Normal,
-                "Scheduled",
-                &message,
-            );
+            context.events.publish(DEFAULT_SCHEDULER, pod, Severity::Normal, "Scheduled", &message);
         }
         Err(error) => {
             tracing::warn!(%error, pod = name, "cannot bind the pod");
@@ -314,42 +274,21 @@ async fn refuse(context: &Context, pod: &Pod, message: String) {
     let mut status = pod.status.clone().unwrap_or_default();
     let mut conditions = status.conditions.take().unwrap_or_default();
     let told = conditions.iter().any(|condition| {
-        condition.type_ == "PodScheduled"
-            && condition.status == "False"
-            && condition.message.as_ref() == Some(&message)
+        condition.type_ == "PodScheduled" && condition.status == "False" && condition.message.as_ref() == Some(&message)
     });
     if told {
         return;
     }
-    context.events.publish(
-        DEFAULT_SCHEDULER,
-        pod,
-        Severity::Warning,
-        "FailedScheduling",
-        &message,
-    );
-    set_condition(
-        &mut conditions,
-        "PodScheduled",
-        false,
-        Some("Unschedulable"),
-        Some(message),
-        Timestamp::now(),
-    );
+    context.events.publish(DEFAULT_SCHEDULER, pod, Severity::Warning, "FailedScheduling", &message);
+    set_condition(&mut conditions, "PodScheduled", false, Some("Unschedulable"), Some(message), Timestamp::now());
     status.conditions = Some(conditions);
     status.phase = status.phase.or_else(|| Some("Pending".to_owned()));
-    let changed = Pod {
-        status: Some(status),
-        ..pod.clone()
-    };
+    let changed = Pod { status: Some(status), ..pod.clone() };
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let api: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     // A conflict means that the pod changed; then it is looked at again anyway.
-    if let Err(error) = api
-        .replace_status(name, &PostParams::default(), &changed)
-        .await
-    {
+    if let Err(error) = api.replace_status(name, &PostParams::default(), &changed).await {
         tracing::debug!(%error, pod = name, "cannot say why the pod waits");
     }
 }

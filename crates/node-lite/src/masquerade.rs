@@ -35,15 +35,14 @@ pub fn table_name(instance: &str) -> String {
 /// Puts the rule in place, replacing that of an earlier call: from a pod to anything that is not a pod.
 pub fn install(table: &str, pods: Ipv4Net) -> io::Result<()> {
     let chain = "postrouting";
-    let rule = Message::new(NEW_RULE, ACK | CREATE | APPEND)
-        .raw(&family())
-        .string(1, table)
-        .string(2, chain)
-        .nest(4, |expressions| {
+    let rule = Message::new(NEW_RULE, ACK | CREATE | APPEND).raw(&family()).string(1, table).string(2, chain).nest(
+        4,
+        |expressions| {
             let from = within(expressions, SOURCE_OFFSET, pods, Compare::Equal);
             let to = within(from, DESTINATION_OFFSET, pods, Compare::Unequal);
             expression(to, "masq", |empty| empty)
-        });
+        },
+    );
     let mut messages = replace(table);
     messages.push(new_table(table));
     messages.push(
@@ -68,18 +67,11 @@ pub fn remove(table: &str) -> io::Result<()> {
 
 /// Creating the table first makes deleting it succeed whether it was there or not.
 fn replace(table: &str) -> Vec<Message> {
-    vec![
-        new_table(table),
-        Message::new(DELETE_TABLE, ACK)
-            .raw(&family())
-            .string(1, table),
-    ]
+    vec![new_table(table), Message::new(DELETE_TABLE, ACK).raw(&family()).string(1, table)]
 }
 
 fn new_table(table: &str) -> Message {
-    Message::new(NEW_TABLE, ACK | CREATE)
-        .raw(&family())
-        .string(1, table)
+    Message::new(NEW_TABLE, ACK | CREATE).raw(&family()).string(1, table)
 }
 
 fn send(messages: Vec<Message>) -> io::Result<()> {
@@ -97,15 +89,7 @@ fn within(message: Message, offset: u32, net: Ipv4Net, compare: Compare) -> Mess
     let mask = mask(net.prefix);
     let network = u32::from(net.address) & mask;
     let message = expression(message, "payload", |data| {
-        number(
-            number(
-                number(number(data, 1, REGISTER), 2, NETWORK_HEADER),
-                3,
-                offset,
-            ),
-            4,
-            4,
-        )
+        number(number(number(number(data, 1, REGISTER), 2, NETWORK_HEADER), 3, offset), 4, 4)
     });
     let message = expression(message, "bitwise", |data| {
         number(number(number(data, 1, REGISTER), 2, REGISTER), 3, 4)
@@ -113,15 +97,12 @@ fn within(message: Message, offset: u32, net: Ipv4Net, compare: Compare) -> Mess
             .nest(5, |value| value.attribute(1, &[0; 4]))
     });
     expression(message, "cmp", |data| {
-        number(number(data, 1, REGISTER), 2, compare as u32)
-            .nest(3, |value| value.attribute(1, &network.to_be_bytes()))
+        number(number(data, 1, REGISTER), 2, compare as u32).nest(3, |value| value.attribute(1, &network.to_be_bytes()))
     })
 }
 
 fn mask(prefix: u8) -> u32 {
-    u32::MAX
-        .checked_shl(32 - u32::from(prefix.min(32)))
-        .unwrap_or(0)
+    u32::MAX.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(0)
 }
 
 fn family() -> [u8; 4] {
@@ -142,12 +123,7 @@ mod tests {
 
     #[test]
     fn masks() {
-        for (prefix, expected) in [
-            (0, 0),
-            (8, 0xff00_0000),
-            (24, 0xffff_ff00),
-            (32, 0xffff_ffff),
-        ] {
+        for (prefix, expected) in [(0, 0), (8, 0xff00_0000), (24, 0xffff_ff00), (32, 0xffff_ffff)] {
             assert_eq!(mask(prefix), expected, "{prefix}");
         }
     }

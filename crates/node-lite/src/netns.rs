@@ -18,37 +18,21 @@ pub struct NetnsError {
 
 /// Makes a new, empty namespace at `path`. One that exists is kept: it may be in use.
 pub fn create(path: &Path) -> Result<(), NetnsError> {
-    let fail = |action| {
-        move |source| NetnsError {
-            action,
-            path: path.to_owned(),
-            source,
-        }
-    };
+    let fail = |action| move |source| NetnsError { action, path: path.to_owned(), source };
     if is_namespace(path) {
         return Ok(());
     }
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent).map_err(fail("prepare"))?;
     }
-    OpenOptions::new()
-        .append(true)
-        .create(true)
-        .open(path)
-        .map_err(fail("prepare"))?;
+    OpenOptions::new().append(true).create(true).open(path).map_err(fail("prepare"))?;
     // Namespaces belong to threads. This one ends at once; the bind mount keeps what it made.
     let target = path.to_owned();
     let made = std::thread::Builder::new()
         .name("netns".to_owned())
         .spawn(move || {
             unshare(CloneFlags::CLONE_NEWNET)?;
-            mount(
-                Some("/proc/thread-self/ns/net"),
-                &target,
-                None::<&str>,
-                MsFlags::MS_BIND,
-                None::<&str>,
-            )
+            mount(Some("/proc/thread-self/ns/net"), &target, None::<&str>, MsFlags::MS_BIND, None::<&str>)
         })
         .map_err(fail("create"))?
         .join();
@@ -60,13 +44,7 @@ pub fn create(path: &Path) -> Result<(), NetnsError> {
 
 /// Lets go of the namespace. Missing is fine.
 pub fn remove(path: &Path) -> Result<(), NetnsError> {
-    let fail = |action| {
-        move |source| NetnsError {
-            action,
-            path: path.to_owned(),
-            source,
-        }
-    };
+    let fail = |action| move |source| NetnsError { action, path: path.to_owned(), source };
     while is_namespace(path) {
         umount2(path, MntFlags::MNT_DETACH).map_err(|errno| fail("unmount")(errno.into()))?;
     }
@@ -78,6 +56,5 @@ pub fn remove(path: &Path) -> Result<(), NetnsError> {
 
 pub fn is_namespace(path: &Path) -> bool {
     const NSFS_MAGIC: i64 = 0x6e73_6673;
-    nix::sys::statfs::statfs(path)
-        .is_ok_and(|stat| stat.filesystem_type() == nix::sys::statfs::FsType(NSFS_MAGIC))
+    nix::sys::statfs::statfs(path).is_ok_and(|stat| stat.filesystem_type() == nix::sys::statfs::FsType(NSFS_MAGIC))
 }

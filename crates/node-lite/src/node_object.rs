@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::api::core::v1::{
-    Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, NodeSystemInfo,
-};
+use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, NodeSystemInfo};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{Api, Patch, PatchParams, PostParams};
@@ -45,11 +43,7 @@ pub struct Facts {
 pub(crate) async fn keep(client: kube::Client, config: &Config) {
     let mut round: u32 = 0;
     loop {
-        let status = if round.is_multiple_of(STATUS_EVERY) {
-            register(&client, config).await
-        } else {
-            Ok(())
-        };
+        let status = if round.is_multiple_of(STATUS_EVERY) { register(&client, config).await } else { Ok(()) };
         let result = match status {
             Ok(()) => renew(&client, config).await,
             Err(error) => Err(error),
@@ -83,36 +77,16 @@ async fn register(client: &kube::Client, config: &Config) -> Result<(), kube::Er
         .labels
         .iter()
         .flatten()
-        .all(|(name, value)| {
-            found
-                .metadata
-                .labels
-                .as_ref()
-                .and_then(|labels| labels.get(name))
-                == Some(value)
-        });
+        .all(|(name, value)| found.metadata.labels.as_ref().and_then(|labels| labels.get(name)) == Some(value));
     if !labels_fit {
-        api.patch(
-            &config.node_name,
-            &PatchParams::default(),
-            &Patch::Merge(&patch),
-        )
-        .await?;
+        api.patch(&config.node_name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
     }
     loop {
         let Some(mut node) = api.get_opt(&config.node_name).await? else {
             return Ok(());
         };
-        node.status = Some(status(
-            node.status.take().unwrap_or_default(),
-            config,
-            &facts,
-            Timestamp::now(),
-        ));
-        match api
-            .replace_status(&config.node_name, &PostParams::default(), &node)
-            .await
-        {
+        node.status = Some(status(node.status.take().unwrap_or_default(), config, &facts, Timestamp::now()));
+        match api.replace_status(&config.node_name, &PostParams::default(), &node).await {
             Err(kube::Error::Api(answer)) if answer.code == 409 => {}
             result => return result.map(drop),
         }
@@ -123,22 +97,12 @@ async fn renew(client: &kube::Client, config: &Config) -> Result<(), kube::Error
     let api: Api<Lease> = Api::namespaced(client.clone(), LEASE_NAMESPACE);
     let now = MicroTime(Timestamp::now());
     let patch = json!({ "spec": { "renewTime": now, "holderIdentity": config.node_name } });
-    match api
-        .patch(
-            &config.node_name,
-            &PatchParams::default(),
-            &Patch::Merge(&patch),
-        )
-        .await
-    {
+    match api.patch(&config.node_name, &PatchParams::default(), &Patch::Merge(&patch)).await {
         Err(kube::Error::Api(answer)) if answer.code == 404 => {}
         result => return result.map(drop),
     }
     let lease = Lease {
-        metadata: ObjectMeta {
-            name: Some(config.node_name.clone()),
-            ..Default::default()
-        },
+        metadata: ObjectMeta { name: Some(config.node_name.clone()), ..Default::default() },
         spec: Some(LeaseSpec {
             holder_identity: Some(config.node_name.clone()),
             lease_duration_seconds: Some(LEASE_SECONDS),
@@ -162,12 +126,7 @@ fn fresh(config: &Config) -> Node {
     Node {
         metadata: ObjectMeta {
             name: Some(config.node_name.clone()),
-            labels: Some(
-                labels
-                    .iter()
-                    .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-                    .collect(),
-            ),
+            labels: Some(labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()),
             ..Default::default()
         },
         spec: Some(NodeSpec {
@@ -183,22 +142,11 @@ fn fresh(config: &Config) -> Node {
 pub fn status(old: NodeStatus, config: &Config, facts: &Facts, now: Timestamp) -> NodeStatus {
     let mut own = BTreeMap::from([
         ("cpu".to_owned(), Quantity(facts.cpus.to_string())),
-        (
-            "memory".to_owned(),
-            Quantity(format!("{}Ki", facts.memory_bytes / 1024)),
-        ),
-        (
-            "ephemeral-storage".to_owned(),
-            Quantity(format!("{}Ki", facts.disk_bytes / 1024)),
-        ),
+        ("memory".to_owned(), Quantity(format!("{}Ki", facts.memory_bytes / 1024))),
+        ("ephemeral-storage".to_owned(), Quantity(format!("{}Ki", facts.disk_bytes / 1024))),
         ("pods".to_owned(), Quantity(MAX_PODS.to_string())),
     ]);
-    own.extend(
-        config
-            .devices
-            .iter()
-            .map(|(name, count)| (name.clone(), Quantity(count.to_string()))),
-    );
+    own.extend(config.devices.iter().map(|(name, count)| (name.clone(), Quantity(count.to_string()))));
     let merge = |old: Option<BTreeMap<String, Quantity>>| {
         let mut all = old.unwrap_or_default();
         all.retain(|name, _| !DEVICE_RESOURCES.iter().any(|(device, _)| device == name));
@@ -212,57 +160,28 @@ pub fn status(old: NodeStatus, config: &Config, facts: &Facts, now: Timestamp) -
 
     let mut conditions = old.conditions.unwrap_or_default();
     for (type_, on, reason, message) in [
-        (
-            "MemoryPressure",
-            false,
-            "KubeletHasSufficientMemory",
-            "the node has enough memory",
-        ),
-        (
-            "DiskPressure",
-            false,
-            "KubeletHasNoDiskPressure",
-            "the node has enough disk space",
-        ),
-        (
-            "PIDPressure",
-            false,
-            "KubeletHasSufficientPID",
-            "the node has enough process ids",
-        ),
-        (
-            "Ready",
-            true,
-            "KubeletReady",
-            "ferrovirt is posting ready status",
-        ),
+        ("MemoryPressure", false, "KubeletHasSufficientMemory", "the node has enough memory"),
+        ("DiskPressure", false, "KubeletHasNoDiskPressure", "the node has enough disk space"),
+        ("PIDPressure", false, "KubeletHasSufficientPID", "the node has enough process ids"),
+        ("Ready", true, "KubeletReady", "ferrovirt is posting ready status"),
     ] {
         let state = if on { "True" } else { "False" };
-        let position = conditions
-            .iter()
-            .position(|condition| condition.type_ == type_);
-        let kept = position
-            .and_then(|at| conditions.get(at))
-            .filter(|old| old.status == state);
+        let position = conditions.iter().position(|condition| condition.type_ == type_);
+        let kept = position.and_then(|at| conditions.get(at)).filter(|old| old.status == state);
         let new = NodeCondition {
             type_: type_.to_owned(),
             status: state.to_owned(),
             reason: Some(reason.to_owned()),
             message: Some(message.to_owned()),
             last_heartbeat_time: Some(time(now)),
-            last_transition_time: kept
-                .and_then(|old| old.last_transition_time.clone())
-                .or(Some(time(now))),
+            last_transition_time: kept.and_then(|old| old.last_transition_time.clone()).or(Some(time(now))),
         };
         match position.and_then(|at| conditions.get_mut(at)) {
             Some(slot) => *slot = new,
             None => conditions.push(new),
         }
     }
-    let address = |type_: &str, address: String| NodeAddress {
-        type_: type_.to_owned(),
-        address,
-    };
+    let address = |type_: &str, address: String| NodeAddress { type_: type_.to_owned(), address };
     NodeStatus {
         capacity: Some(capacity),
         allocatable: Some(allocatable),
@@ -290,12 +209,7 @@ pub fn status(old: NodeStatus, config: &Config, facts: &Facts, now: Timestamp) -
 
 impl Facts {
     fn read(config: &Config) -> Self {
-        let text = |path: &str| {
-            fs::read_to_string(path)
-                .unwrap_or_default()
-                .trim()
-                .to_owned()
-        };
+        let text = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
         let disk = nix::sys::statvfs::statvfs(&config.data_dir);
         Self {
             cpus: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
@@ -317,9 +231,7 @@ fn meminfo(text: &str) -> u64 {
 }
 
 fn os_image(text: &str) -> String {
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("PRETTY_NAME="));
+    let line = text.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
     line.unwrap_or("Linux").trim_matches('"').to_owned()
 }
 
@@ -355,11 +267,7 @@ mod tests {
             devices: BTreeMap::from([("devices.kubevirt.io/tun".into(), 1000)]),
             images: Arc::new(NoImages),
         };
-        let facts = Facts {
-            cpus: 2,
-            memory_bytes: 4 << 30,
-            ..Default::default()
-        };
+        let facts = Facts { cpus: 2, memory_bytes: 4 << 30, ..Default::default() };
         let old: NodeStatus = serde_json::from_value(json!({
             "capacity": {"example.com/gpu": "2", "devices.kubevirt.io/kvm": "1000", "cpu": "64"},
             "allocatable": {"example.com/gpu": "1"},
@@ -368,12 +276,7 @@ mod tests {
         .unwrap();
         let at = |second: i64| Timestamp::from_second(1_800_000_000 + second).unwrap();
         let first = status(old, &config, &facts, at(0));
-        let shown: Vec<String> = first
-            .capacity
-            .iter()
-            .flatten()
-            .map(|(k, v)| format!("{k}={}", v.0))
-            .collect();
+        let shown: Vec<String> = first.capacity.iter().flatten().map(|(k, v)| format!("{k}={}", v.0)).collect();
         assert_eq!(
             shown,
             [
@@ -386,32 +289,13 @@ mod tests {
             ]
         );
         let allocatable = first.allocatable.clone().unwrap();
-        assert_eq!(
-            (
-                allocatable["memory"].0.as_str(),
-                allocatable["example.com/gpu"].0.as_str()
-            ),
-            ("3932160Ki", "1")
-        );
+        assert_eq!((allocatable["memory"].0.as_str(), allocatable["example.com/gpu"].0.as_str()), ("3932160Ki", "1"));
         let second = status(first.clone(), &config, &facts, at(300));
-        let ready = |status: &NodeStatus| {
-            status
-                .conditions
-                .clone()
-                .unwrap()
-                .into_iter()
-                .find(|c| c.type_ == "Ready")
-                .unwrap()
-        };
+        let ready =
+            |status: &NodeStatus| status.conditions.clone().unwrap().into_iter().find(|c| c.type_ == "Ready").unwrap();
         assert_eq!(second.conditions.as_ref().unwrap().len(), 5);
-        assert_eq!(
-            ready(&second).last_transition_time,
-            ready(&first).last_transition_time
-        );
-        assert_ne!(
-            ready(&second).last_heartbeat_time,
-            ready(&first).last_heartbeat_time
-        );
+        assert_eq!(ready(&second).last_transition_time, ready(&first).last_transition_time);
+        assert_ne!(ready(&second).last_heartbeat_time, ready(&first).last_heartbeat_time);
     }
 
     #[test]

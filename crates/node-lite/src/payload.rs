@@ -18,11 +18,7 @@ pub enum PayloadError {
     #[error("{0:?} is not a relative path without '..'")]
     Path(String),
     #[error("cannot {action} {path}")]
-    Io {
-        action: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { action: &'static str, path: PathBuf, source: io::Error },
 }
 
 /// Writes `payload` below `dir`. Nothing changes when it is there already.
@@ -36,8 +32,7 @@ pub fn write(dir: &Path, payload: &Payload, group: Option<u32>) -> Result<(), Pa
     let version = format!("..{}", Timestamp::now().as_nanosecond());
     let fresh = dir.join(&version);
     fs::create_dir_all(&fresh).map_err(fail("create", &fresh))?;
-    fs::set_permissions(&fresh, Permissions::from_mode(0o755))
-        .map_err(fail("set the mode of", &fresh))?;
+    fs::set_permissions(&fresh, Permissions::from_mode(0o755)).map_err(fail("set the mode of", &fresh))?;
     for (path, (content, mode)) in payload {
         let file = fresh.join(path);
         if let Some(parent) = file.parent() {
@@ -49,8 +44,7 @@ pub fn write(dir: &Path, payload: &Payload, group: Option<u32>) -> Result<(), Pa
         }
         // With a group for the pod, its members can always read.
         let mode = if group.is_some() { mode | 0o440 } else { *mode };
-        fs::set_permissions(&file, Permissions::from_mode(mode))
-            .map_err(fail("set the mode of", &file))?;
+        fs::set_permissions(&file, Permissions::from_mode(mode)).map_err(fail("set the mode of", &file))?;
     }
     let data = dir.join("..data");
     let next = dir.join("..data_tmp");
@@ -58,10 +52,7 @@ pub fn write(dir: &Path, payload: &Payload, group: Option<u32>) -> Result<(), Pa
     remove(&next)?;
     symlink(&version, &next).map_err(fail("link", &next))?;
     fs::rename(&next, &data).map_err(fail("replace", &data))?;
-    let wanted: BTreeSet<&str> = payload
-        .keys()
-        .filter_map(|path| path.split('/').next())
-        .collect();
+    let wanted: BTreeSet<&str> = payload.keys().filter_map(|path| path.split('/').next()).collect();
     for name in &wanted {
         let link = dir.join(name);
         if fs::symlink_metadata(&link).is_err() {
@@ -85,27 +76,17 @@ pub fn write(dir: &Path, payload: &Payload, group: Option<u32>) -> Result<(), Pa
 fn is_plain(path: &str) -> bool {
     !path.is_empty()
         && !path.starts_with("..")
-        && Path::new(path)
-            .components()
-            .all(|part| matches!(part, Component::Normal(_)))
+        && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
 }
 
 fn is_current(dir: &Path, payload: &Payload) -> bool {
     let visible = fs::read_dir(dir).map(|entries| {
-        entries
-            .flatten()
-            .filter(|entry| !entry.file_name().to_string_lossy().starts_with(".."))
-            .count()
+        entries.flatten().filter(|entry| !entry.file_name().to_string_lossy().starts_with("..")).count()
     });
-    let tops: BTreeSet<&str> = payload
-        .keys()
-        .filter_map(|path| path.split('/').next())
-        .collect();
+    let tops: BTreeSet<&str> = payload.keys().filter_map(|path| path.split('/').next()).collect();
     dir.join("..data").exists()
         && visible.is_ok_and(|count| count == tops.len())
-        && payload.iter().all(|(path, (content, _))| {
-            fs::read(dir.join(path)).is_ok_and(|found| found == *content)
-        })
+        && payload.iter().all(|(path, (content, _))| fs::read(dir.join(path)).is_ok_and(|found| found == *content))
 }
 
 fn remove(path: &Path) -> Result<(), PayloadError> {
@@ -117,11 +98,7 @@ fn remove(path: &Path) -> Result<(), PayloadError> {
 
 fn fail(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PayloadError {
     let path = path.to_owned();
-    move |source| PayloadError::Io {
-        action,
-        path,
-        source,
-    }
+    move |source| PayloadError::Io { action, path, source }
 }
 
 #[cfg(test)]
@@ -129,10 +106,7 @@ mod tests {
     use super::*;
 
     fn payload(files: &[(&str, &str)]) -> Payload {
-        files
-            .iter()
-            .map(|(path, text)| ((*path).to_owned(), (text.as_bytes().to_vec(), 0o644)))
-            .collect()
+        files.iter().map(|(path, text)| ((*path).to_owned(), (text.as_bytes().to_vec(), 0o644))).collect()
     }
 
     fn shown(dir: &Path) -> Vec<String> {
@@ -148,31 +122,14 @@ mod tests {
     #[test]
     fn content_is_replaced_as_a_whole() {
         let dir = tempfile::tempdir().unwrap();
-        write(
-            dir.path(),
-            &payload(&[("userdata", "one"), ("sub/x", "2")]),
-            None,
-        )
-        .unwrap();
+        write(dir.path(), &payload(&[("userdata", "one"), ("sub/x", "2")]), None).unwrap();
         assert_eq!(shown(dir.path()), ["sub", "userdata"]);
         let first = fs::read_link(dir.path().join("..data")).unwrap();
-        write(
-            dir.path(),
-            &payload(&[("userdata", "one"), ("sub/x", "2")]),
-            None,
-        )
-        .unwrap();
-        assert_eq!(
-            fs::read_link(dir.path().join("..data")).unwrap(),
-            first,
-            "rewritten without need"
-        );
+        write(dir.path(), &payload(&[("userdata", "one"), ("sub/x", "2")]), None).unwrap();
+        assert_eq!(fs::read_link(dir.path().join("..data")).unwrap(), first, "rewritten without need");
         write(dir.path(), &payload(&[("userdata", "three")]), None).unwrap();
         assert_eq!(shown(dir.path()), ["userdata"]);
-        assert_eq!(
-            fs::read_to_string(dir.path().join("userdata")).unwrap(),
-            "three"
-        );
+        assert_eq!(fs::read_to_string(dir.path().join("userdata")).unwrap(), "three");
         assert!(!dir.path().join(first).exists());
         write(dir.path(), &payload(&[]), None).unwrap();
         assert_eq!(shown(dir.path()), Vec::<String>::new());
@@ -182,13 +139,7 @@ mod tests {
     fn paths_stay_inside() {
         let dir = tempfile::tempdir().unwrap();
         for path in ["/etc/x", "../x", "a/../../x", "", "..data"] {
-            assert!(
-                matches!(
-                    write(dir.path(), &payload(&[(path, "")]), None),
-                    Err(PayloadError::Path(_))
-                ),
-                "{path}"
-            );
+            assert!(matches!(write(dir.path(), &payload(&[(path, "")]), None), Err(PayloadError::Path(_))), "{path}");
         }
     }
 }

@@ -70,11 +70,7 @@ pub enum SpecError {
 /// The pod's one container, if this runtime can run the pod at all.
 pub fn container(pod: &Pod) -> Result<&Container, SpecError> {
     let spec = pod.spec.as_ref().ok_or(SpecError::Containers(0))?;
-    for container in spec
-        .containers
-        .iter()
-        .chain(spec.init_containers.iter().flatten())
-    {
+    for container in spec.containers.iter().chain(spec.init_containers.iter().flatten()) {
         let image = container.image.as_deref().unwrap_or_default();
         if !is_own_image(image) {
             return Err(SpecError::ForeignImage(image.to_owned()));
@@ -84,36 +80,13 @@ pub fn container(pod: &Pod) -> Result<&Container, SpecError> {
         return Err(SpecError::Containers(spec.containers.len()));
     };
     let refusals = [
-        (
-            spec.init_containers
-                .as_ref()
-                .is_some_and(|list| !list.is_empty()),
-            "initContainers",
-        ),
+        (spec.init_containers.as_ref().is_some_and(|list| !list.is_empty()), "initContainers"),
         (spec.host_network == Some(true), "hostNetwork"),
         (spec.host_pid == Some(true), "hostPID"),
         (spec.host_ipc == Some(true), "hostIPC"),
-        (
-            container
-                .env_from
-                .as_ref()
-                .is_some_and(|list| !list.is_empty()),
-            "envFrom",
-        ),
-        (
-            container
-                .volume_devices
-                .as_ref()
-                .is_some_and(|list| !list.is_empty()),
-            "volumeDevices",
-        ),
-        (
-            container
-                .security_context
-                .as_ref()
-                .is_some_and(|context| context.privileged == Some(true)),
-            "privileged",
-        ),
+        (container.env_from.as_ref().is_some_and(|list| !list.is_empty()), "envFrom"),
+        (container.volume_devices.as_ref().is_some_and(|list| !list.is_empty()), "volumeDevices"),
+        (container.security_context.as_ref().is_some_and(|context| context.privileged == Some(true)), "privileged"),
     ];
     if let Some((_, what)) = refusals.iter().find(|(refused, _)| *refused) {
         return Err(SpecError::Unsupported(what));
@@ -125,39 +98,16 @@ pub fn container(pod: &Pod) -> Result<&Container, SpecError> {
 pub fn identity(spec: &PodSpec, container: &Container) -> Result<Identity, SpecError> {
     let pod = spec.security_context.as_ref();
     let own = container.security_context.as_ref();
-    let uid = own
-        .and_then(|c| c.run_as_user)
-        .or(pod.and_then(|c| c.run_as_user))
-        .unwrap_or(DEFAULT_ID);
-    let gid = own
-        .and_then(|c| c.run_as_group)
-        .or(pod.and_then(|c| c.run_as_group))
-        .unwrap_or(uid);
-    let fs_group = pod
-        .and_then(|c| c.fs_group)
-        .and_then(|group| u32::try_from(group).ok());
-    let valid = |id: i64| {
-        u32::try_from(id)
-            .ok()
-            .filter(|id| *id != 0)
-            .ok_or(SpecError::Root)
-    };
-    Ok(Identity {
-        uid: valid(uid)?,
-        gid: valid(gid)?,
-        fs_group,
-    })
+    let uid = own.and_then(|c| c.run_as_user).or(pod.and_then(|c| c.run_as_user)).unwrap_or(DEFAULT_ID);
+    let gid = own.and_then(|c| c.run_as_group).or(pod.and_then(|c| c.run_as_group)).unwrap_or(uid);
+    let fs_group = pod.and_then(|c| c.fs_group).and_then(|group| u32::try_from(group).ok());
+    let valid = |id: i64| u32::try_from(id).ok().filter(|id| *id != 0).ok_or(SpecError::Root);
+    Ok(Identity { uid: valid(uid)?, gid: valid(gid)?, fs_group })
 }
 
 pub fn hostname(pod: &Pod) -> String {
-    let chosen = pod
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.hostname.clone())
-        .filter(|name| !name.is_empty());
-    let mut name = chosen
-        .or_else(|| pod.metadata.name.clone())
-        .unwrap_or_default();
+    let chosen = pod.spec.as_ref().and_then(|spec| spec.hostname.clone()).filter(|name| !name.is_empty());
+    let mut name = chosen.or_else(|| pod.metadata.name.clone()).unwrap_or_default();
     name.truncate(63);
     name.trim_end_matches(['-', '.']).to_owned()
 }
@@ -176,21 +126,13 @@ pub fn plan(pod: &Pod, resolved: &Resolved<'_>) -> Result<InitPlan, SpecError> {
     ];
     let image_env = resolved.image_env.iter().map(|pair| (pair, false));
     for ((name, value), expands) in image_env.chain(resolved.env.iter().map(|pair| (pair, true))) {
-        let value = if expands {
-            expand(value, &env)
-        } else {
-            value.clone()
-        };
+        let value = if expands { expand(value, &env) } else { value.clone() };
         match env.iter_mut().find(|(known, _)| known == name) {
             Some(slot) => slot.1 = value,
             None => env.push((name.clone(), value)),
         }
     }
-    let command = container
-        .command
-        .iter()
-        .flatten()
-        .chain(container.args.iter().flatten());
+    let command = container.command.iter().flatten().chain(container.args.iter().flatten());
     let mut command: Vec<String> = command.map(|word| expand(word, &env)).collect();
     if container.command.as_ref().is_none_or(Vec::is_empty) {
         // The image's entry point.
@@ -199,22 +141,13 @@ pub fn plan(pod: &Pod, resolved: &Resolved<'_>) -> Result<InitPlan, SpecError> {
     let security = spec.security_context.clone().unwrap_or_default();
     let mut sysctls = Vec::new();
     for sysctl in security.sysctls.iter().flatten() {
-        if !sysctl.name.starts_with("net.")
-            || sysctl.name.contains(['/', '\0'])
-            || sysctl.name.contains("..")
-        {
+        if !sysctl.name.starts_with("net.") || sysctl.name.contains(['/', '\0']) || sysctl.name.contains("..") {
             return Err(SpecError::Sysctl(sysctl.name.clone()));
         }
         sysctls.push((sysctl.name.clone(), sysctl.value.clone()));
     }
-    let groups = security
-        .supplemental_groups
-        .iter()
-        .flatten()
-        .filter_map(|group| u32::try_from(*group).ok());
-    let devices = DEVICE_RESOURCES
-        .iter()
-        .filter(|(resource, _)| resources::asks_for(&spec, resource));
+    let groups = security.supplemental_groups.iter().flatten().filter_map(|group| u32::try_from(*group).ok());
+    let devices = DEVICE_RESOURCES.iter().filter(|(resource, _)| resources::asks_for(&spec, resource));
     Ok(InitPlan {
         container: container.name.clone(),
         netns: resolved.netns.to_owned(),
@@ -222,21 +155,11 @@ pub fn plan(pod: &Pod, resolved: &Resolved<'_>) -> Result<InitPlan, SpecError> {
         staging: resolved.staging.to_owned(),
         launcher: resolved.launcher.to_owned(),
         command,
-        working_dir: container
-            .working_dir
-            .as_deref()
-            .filter(|dir| !dir.is_empty())
-            .unwrap_or("/")
-            .into(),
+        working_dir: container.working_dir.as_deref().filter(|dir| !dir.is_empty()).unwrap_or("/").into(),
         env,
         uid: identity.uid,
         gid: identity.gid,
-        groups: identity
-            .fs_group
-            .into_iter()
-            .chain(groups)
-            .filter(|group| *group != 0)
-            .collect(),
+        groups: identity.fs_group.into_iter().chain(groups).filter(|group| *group != 0).collect(),
         devices: devices.map(|(_, path)| PathBuf::from(path)).collect(),
         mounts: mounts(container, resolved)?,
         sysctls,
@@ -263,9 +186,7 @@ pub fn expand(text: &str, env: &[(String, String)]) -> String {
         if let Some(after) = tail.strip_prefix('$') {
             out.push('$');
             rest = after;
-        } else if let Some((name, after)) =
-            tail.strip_prefix('(').and_then(|tail| tail.split_once(')'))
-        {
+        } else if let Some((name, after)) = tail.strip_prefix('(').and_then(|tail| tail.split_once(')')) {
             match env.iter().find(|(known, _)| known == name) {
                 Some((_, value)) => out.push_str(value),
                 None => {
@@ -297,13 +218,9 @@ fn mounts(container: &Container, resolved: &Resolved<'_>) -> Result<Vec<MountPla
         });
     }
     for mount in container.volume_mounts.iter().flatten() {
-        let volume = volumes
-            .get(&mount.name)
-            .ok_or_else(|| SpecError::UnknownVolume(mount.name.clone()))?;
+        let volume = volumes.get(&mount.name).ok_or_else(|| SpecError::UnknownVolume(mount.name.clone()))?;
         let target = PathBuf::from(&mount.mount_path);
-        let plain = target
-            .components()
-            .all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+        let plain = target.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
         if !target.is_absolute() || !plain {
             return Err(SpecError::Path(mount.mount_path.clone()));
         }
@@ -312,17 +229,10 @@ fn mounts(container: &Container, resolved: &Resolved<'_>) -> Result<Vec<MountPla
         }
         out.push(MountPlan {
             source: volume.path.clone(),
-            sub_path: mount
-                .sub_path
-                .clone()
-                .filter(|path| !path.is_empty())
-                .map(PathBuf::from),
+            sub_path: mount.sub_path.clone().filter(|path| !path.is_empty()).map(PathBuf::from),
             target,
             read_only: volume.read_only || mount.read_only == Some(true),
-            follow_host: mount
-                .mount_propagation
-                .as_deref()
-                .is_some_and(|kind| kind != "None"),
+            follow_host: mount.mount_propagation.as_deref().is_some_and(|kind| kind != "None"),
         });
     }
     // A directory before what is mounted inside it; mounts at the same depth keep their order.
@@ -342,8 +252,7 @@ fn files(
     let mut hosts = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n".to_owned();
     let subdomain = spec.subdomain.as_deref().filter(|name| !name.is_empty());
     for ip in resolved.pod_ips {
-        let full =
-            subdomain.map(|name| format!("{hostname}.{name}.{namespace}.svc.cluster.local\t"));
+        let full = subdomain.map(|name| format!("{hostname}.{name}.{namespace}.svc.cluster.local\t"));
         hosts.push_str(&format!("{ip}\t{}{hostname}\n", full.unwrap_or_default()));
     }
     let file = |path: &str, content: String| (PathBuf::from(path), content);
@@ -355,28 +264,12 @@ fn files(
                  nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
             ),
         ),
-        file(
-            "/etc/group",
-            format!("root:x:0:\ntty:x:5:\nqemu:x:{gid}:\nnogroup:x:65534:\n"),
-        ),
-        file(
-            "/etc/nsswitch.conf",
-            "passwd: files\ngroup: files\nhosts: files dns\n".to_owned(),
-        ),
+        file("/etc/group", format!("root:x:0:\ntty:x:5:\nqemu:x:{gid}:\nnogroup:x:65534:\n")),
+        file("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n".to_owned()),
         file("/etc/hosts", hosts),
         file("/etc/hostname", format!("{hostname}\n")),
         file("/etc/resolv.conf", resolv_conf(spec, resolved.resolv_conf)),
-        file(
-            "/etc/machine-id",
-            format!(
-                "{}\n",
-                pod.metadata
-                    .uid
-                    .as_deref()
-                    .unwrap_or_default()
-                    .replace('-', "")
-            ),
-        ),
+        file("/etc/machine-id", format!("{}\n", pod.metadata.uid.as_deref().unwrap_or_default().replace('-', ""))),
     ]
 }
 
@@ -398,15 +291,8 @@ fn resolv_conf(spec: &PodSpec, host: &str) -> String {
         out.push_str(&format!("search {}\n", searches.join(" ")));
     }
     for option in config.options.iter().flatten() {
-        let value = option
-            .value
-            .as_ref()
-            .map(|value| format!(":{value}"))
-            .unwrap_or_default();
-        out.push_str(&format!(
-            "options {}{value}\n",
-            option.name.as_deref().unwrap_or_default()
-        ));
+        let value = option.value.as_ref().map(|value| format!(":{value}")).unwrap_or_default();
+        out.push_str(&format!("options {}{value}\n", option.name.as_deref().unwrap_or_default()));
     }
     out
 }

@@ -123,23 +123,14 @@ pub struct MountPlan {
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     #[error("cannot {action} {path}")]
-    Io {
-        action: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error("{path} is damaged")]
-    Json {
-        path: PathBuf,
-        source: serde_json::Error,
-    },
+    Json { path: PathBuf, source: serde_json::Error },
 }
 
 impl PodDir {
     pub fn new(data_dir: &Path, uid: &str) -> Self {
-        Self {
-            root: data_dir.join("pods").join(uid),
-        }
+        Self { root: data_dir.join("pods").join(uid) }
     }
 
     pub fn at(root: impl Into<PathBuf>) -> Self {
@@ -203,13 +194,7 @@ impl PodDir {
 impl ExitRecord {
     /// The process is gone and nobody recorded how.
     pub fn unknown(reason: &str, message: &str, finished_at: Timestamp) -> Self {
-        Self {
-            exit_code: 137,
-            signal: None,
-            finished_at,
-            reason: reason.to_owned(),
-            message: Some(message.to_owned()),
-        }
+        Self { exit_code: 137, signal: None, finished_at, reason: reason.to_owned(), message: Some(message.to_owned()) }
     }
 }
 
@@ -219,38 +204,20 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RecordError> 
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => {
-            return Err(RecordError::Io {
-                action: "read",
-                path: path.to_owned(),
-                source,
-            });
+            return Err(RecordError::Io { action: "read", path: path.to_owned(), source });
         }
     };
-    serde_json::from_slice(&bytes)
-        .map(Some)
-        .map_err(|source| RecordError::Json {
-            path: path.to_owned(),
-            source,
-        })
+    serde_json::from_slice(&bytes).map(Some).map_err(|source| RecordError::Json { path: path.to_owned(), source })
 }
 
 pub fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), RecordError> {
-    let bytes = serde_json::to_vec(value).map_err(|source| RecordError::Json {
-        path: path.to_owned(),
-        source,
-    })?;
+    let bytes = serde_json::to_vec(value).map_err(|source| RecordError::Json { path: path.to_owned(), source })?;
     write_bytes(path, &bytes)
 }
 
 /// Replaces `path` by rename, with file and directory synced: after a power cut it is the old file or the new one.
 pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
-    let fail = |action| {
-        move |source| RecordError::Io {
-            action,
-            path: path.to_owned(),
-            source,
-        }
-    };
+    let fail = |action| move |source| RecordError::Io { action, path: path.to_owned(), source };
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".new");
     let temporary = PathBuf::from(temporary);
@@ -265,9 +232,7 @@ pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
     file.sync_all().map_err(fail("sync"))?;
     fs::rename(&temporary, path).map_err(fail("replace"))?;
     if let Some(parent) = path.parent() {
-        File::open(parent)
-            .and_then(|dir| dir.sync_all())
-            .map_err(fail("sync the directory of"))?;
+        File::open(parent).and_then(|dir| dir.sync_all()).map_err(fail("sync the directory of"))?;
     }
     Ok(())
 }

@@ -22,13 +22,8 @@ pub fn amounts(list: Option<&BTreeMap<String, WireQuantity>>) -> Amounts {
         .flatten()
         .map(|(name, wire)| {
             let quantity = Quantity::try_from(wire).ok();
-            let amount = quantity.map_or(0, |quantity| {
-                if name == "cpu" {
-                    quantity.as_milli()
-                } else {
-                    quantity.value()
-                }
-            });
+            let amount =
+                quantity.map_or(0, |quantity| if name == "cpu" { quantity.as_milli() } else { quantity.value() });
             (name.clone(), amount)
         })
         .collect()
@@ -51,10 +46,7 @@ pub fn requests(spec: &PodSpec) -> Amounts {
 pub fn used<'a>(pods: impl Iterator<Item = &'a Pod>) -> Amounts {
     let mut total = Amounts::new();
     for pod in pods {
-        let phase = pod
-            .status
-            .as_ref()
-            .and_then(|status| status.phase.as_deref());
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
         if let (Some(spec), false) = (&pod.spec, matches!(phase, Some("Succeeded" | "Failed"))) {
             add(&mut total, &requests(spec));
             *total.entry("pods".to_owned()).or_default() += 1;
@@ -67,18 +59,11 @@ pub fn used<'a>(pods: impl Iterator<Item = &'a Pod>) -> Amounts {
 pub fn limits(spec: &PodSpec) -> Limits {
     let requests = requests(spec);
     let limits = sum(&spec.containers, Side::Limits);
-    let all_have = |name: &str| {
-        spec.containers
-            .iter()
-            .all(|container| of(container, Side::Limits).contains_key(name))
-    };
+    let all_have = |name: &str| spec.containers.iter().all(|container| of(container, Side::Limits).contains_key(name));
     let overhead = amounts(spec.overhead.as_ref());
     let limit = |name: &str| {
         let extra = overhead.get(name).copied().unwrap_or(0);
-        limits
-            .get(name)
-            .filter(|_| all_have(name))
-            .map(|amount| amount + extra)
+        limits.get(name).filter(|_| all_have(name)).map(|amount| amount + extra)
     };
     Limits {
         cpu_request_milli: requests.get("cpu").copied().unwrap_or(0),
@@ -90,33 +75,21 @@ pub fn limits(spec: &PodSpec) -> Limits {
 pub fn qos_class(spec: &PodSpec) -> &'static str {
     let compute = ["cpu", "memory"];
     let asks = |side| {
-        spec.containers.iter().any(|container| {
-            compute
-                .iter()
-                .any(|name| of(container, side).contains_key(*name))
-        })
+        spec.containers.iter().any(|container| compute.iter().any(|name| of(container, side).contains_key(*name)))
     };
     if !asks(Side::Requests) && !asks(Side::Limits) {
         return "BestEffort";
     }
     let guaranteed = spec.containers.iter().all(|container| {
         let (requests, limits) = (of(container, Side::Requests), of(container, Side::Limits));
-        compute
-            .iter()
-            .all(|name| limits.contains_key(*name) && requests.get(*name) == limits.get(*name))
+        compute.iter().all(|name| limits.contains_key(*name) && requests.get(*name) == limits.get(*name))
     });
-    if guaranteed {
-        "Guaranteed"
-    } else {
-        "Burstable"
-    }
+    if guaranteed { "Guaranteed" } else { "Burstable" }
 }
 
 /// True if a container of the pod asks for this extended resource.
 pub fn asks_for(spec: &PodSpec, resource: &str) -> bool {
-    requests(spec)
-        .get(resource)
-        .is_some_and(|amount| *amount > 0)
+    requests(spec).get(resource).is_some_and(|amount| *amount > 0)
 }
 
 fn of(container: &Container, side: Side) -> Amounts {
@@ -157,10 +130,7 @@ mod tests {
 
     fn spec(containers: serde_json::Value, more: serde_json::Value) -> PodSpec {
         let mut value = json!({ "containers": containers });
-        value
-            .as_object_mut()
-            .unwrap()
-            .extend(more.as_object().unwrap().clone());
+        value.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         serde_json::from_value(value).unwrap()
     }
 
@@ -172,12 +142,7 @@ mod tests {
     fn requests_limits_and_class_follow_kubernetes() {
         let both = json!({"cpu": "1", "memory": "1Gi"});
         let cases = [
-            (
-                spec(json!([{"name": "c"}]), json!({})),
-                "",
-                (0, None, None),
-                "BestEffort",
-            ),
+            (spec(json!([{"name": "c"}]), json!({})), "", (0, None, None), "BestEffort"),
             (
                 spec(json!([container(json!({}), both.clone())]), json!({})),
                 "cpu=1000 memory=1073741824 ",
@@ -210,18 +175,11 @@ mod tests {
             ),
         ];
         for (spec, expected, (cpu, cpu_limit, memory), class) in cases {
-            let shown: String = requests(&spec)
-                .iter()
-                .map(|(name, amount)| format!("{name}={amount} "))
-                .collect();
+            let shown: String = requests(&spec).iter().map(|(name, amount)| format!("{name}={amount} ")).collect();
             assert_eq!(shown, expected);
             let found = limits(&spec);
             assert_eq!(
-                (
-                    found.cpu_request_milli,
-                    found.cpu_limit_milli,
-                    found.memory_limit_bytes
-                ),
+                (found.cpu_request_milli, found.cpu_limit_milli, found.memory_limit_bytes),
                 (cpu, cpu_limit, memory),
                 "{shown}"
             );
@@ -235,15 +193,7 @@ mod tests {
             let spec = json!({"containers": [container(json!({"cpu": "1"}), json!({}))]});
             serde_json::from_value(json!({"spec": spec, "status": {"phase": phase}})).unwrap()
         };
-        let pods = [
-            pod("Running"),
-            pod("Succeeded"),
-            pod("Failed"),
-            pod("Pending"),
-        ];
-        assert_eq!(
-            used(pods.iter()),
-            Amounts::from([("cpu".into(), 2000), ("pods".into(), 2)])
-        );
+        let pods = [pod("Running"), pod("Succeeded"), pod("Failed"), pod("Pending")];
+        assert_eq!(used(pods.iter()), Amounts::from([("cpu".into(), 2000), ("pods".into(), 2)]));
     }
 }

@@ -55,15 +55,8 @@ const DEVICE_LINKS: &[(&str, &str)] = &[
 
 /// Builds the root on `plan.staging`, in the mount namespace of the caller.
 pub(crate) fn assemble(plan: &InitPlan) -> Result<(), InitError> {
-    let root = Root {
-        path: &plan.staging,
-    };
-    mount_new(
-        root.path,
-        "tmpfs",
-        MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
-        "mode=0755,size=64m",
-    )?;
+    let root = Root { path: &plan.staging };
+    mount_new(root.path, "tmpfs", MsFlags::MS_NOSUID | MsFlags::MS_NODEV, "mode=0755,size=64m")?;
     programs(&root, plan)?;
     writable(&root, plan)?;
     configuration(&root, plan)?;
@@ -77,8 +70,7 @@ pub(crate) fn restrict(target: &Path, read_only: bool) -> Result<(), InitError> 
     if read_only {
         flags |= MsFlags::MS_RDONLY;
     }
-    mount(None::<&str>, target, None::<&str>, flags, None::<&str>)
-        .map_err(fail_errno("restrict", target))
+    mount(None::<&str>, target, None::<&str>, flags, None::<&str>).map_err(fail_errno("restrict", target))
 }
 
 struct Root<'a> {
@@ -94,8 +86,7 @@ impl Root<'_> {
     fn dir(&self, inside: &str, mode: u32) -> Result<PathBuf, InitError> {
         let path = self.at(inside);
         fs::create_dir_all(&path).map_err(fail("create", &path))?;
-        fs::set_permissions(&path, Permissions::from_mode(mode))
-            .map_err(fail("set the mode of", &path))?;
+        fs::set_permissions(&path, Permissions::from_mode(mode)).map_err(fail("set the mode of", &path))?;
         Ok(path)
     }
 
@@ -104,16 +95,10 @@ impl Root<'_> {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(fail("create", parent))?;
         }
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&path)
-            .map_err(fail("create", &path))?;
-        file.write_all(content.as_bytes())
-            .map_err(fail("write", &path))?;
-        file.set_permissions(Permissions::from_mode(0o644))
-            .map_err(fail("set the mode of", &path))?;
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).open(&path).map_err(fail("create", &path))?;
+        file.write_all(content.as_bytes()).map_err(fail("write", &path))?;
+        file.set_permissions(Permissions::from_mode(0o644)).map_err(fail("set the mode of", &path))?;
         Ok(path)
     }
 
@@ -151,18 +136,10 @@ fn programs(root: &Root<'_>, plan: &InitPlan) -> Result<(), InitError> {
     // One more file is to appear in the host's /usr without touching it: a second, upper layer holds an empty file, and
     // the launcher is bound over it. Pages of an overlay's files are shared with the host's, so VMs share libraries.
     let layer = root.at("/.image");
-    root.file(
-        Path::new("/.image").join(LAUNCHER_PATH.trim_start_matches("/usr/")),
-        "",
-    )?;
+    root.file(Path::new("/.image").join(LAUNCHER_PATH.trim_start_matches("/usr/")), "")?;
     let usr = root.dir("/usr", 0o755)?;
     let options = format!("lowerdir={}:/usr", escape_overlay(&layer));
-    mount_new(
-        &usr,
-        "overlay",
-        MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
-        &options,
-    )?;
+    mount_new(&usr, "overlay", MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV, &options)?;
     let launcher = root.at(LAUNCHER_PATH);
     bind(&plan.launcher, &launcher)?;
     restrict(&launcher, true)?;
@@ -173,12 +150,7 @@ fn programs(root: &Root<'_>, plan: &InitPlan) -> Result<(), InitError> {
 }
 
 fn writable(root: &Root<'_>, plan: &InitPlan) -> Result<(), InitError> {
-    for (path, mode) in [
-        ("/tmp", 0o1777),
-        ("/var", 0o755),
-        ("/var/tmp", 0o1777),
-        ("/var/lib", 0o755),
-    ] {
+    for (path, mode) in [("/tmp", 0o1777), ("/var", 0o755), ("/var/tmp", 0o1777), ("/var/lib", 0o755)] {
         root.dir(path, mode)?;
     }
     for path in ["/run", "/home/qemu", "/var/log", "/var/cache"] {
@@ -217,12 +189,7 @@ fn kernel(root: &Root<'_>) -> Result<(), InitError> {
 
 fn devices(root: &Root<'_>, plan: &InitPlan) -> Result<(), InitError> {
     let dev = root.dir("/dev", 0o755)?;
-    mount_new(
-        &dev,
-        "tmpfs",
-        MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC,
-        "mode=0755,size=64k",
-    )?;
+    mount_new(&dev, "tmpfs", MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, "mode=0755,size=64k")?;
     let granted = plan.devices.iter().map(PathBuf::as_path);
     for host in DEVICES.iter().map(Path::new).chain(granted) {
         // A node of our own, not a bind mount: the host's may be closed to uid 107.
@@ -238,8 +205,7 @@ fn devices(root: &Root<'_>, plan: &InitPlan) -> Result<(), InitError> {
             continue;
         }
         mknod(&path, kind, Mode::empty(), metadata.rdev()).map_err(fail_errno("create", &path))?;
-        fs::set_permissions(&path, Permissions::from_mode(0o666))
-            .map_err(fail("set the mode of", &path))?;
+        fs::set_permissions(&path, Permissions::from_mode(0o666)).map_err(fail("set the mode of", &path))?;
     }
     for (path, to) in DEVICE_LINKS {
         root.link(path, to)?;
@@ -248,34 +214,17 @@ fn devices(root: &Root<'_>, plan: &InitPlan) -> Result<(), InitError> {
     let quiet = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
     mount_new(&pts, "devpts", quiet, "newinstance,ptmxmode=0666,mode=0620")?;
     let shm = root.dir("/dev/shm", 0o1777)?;
-    mount_new(
-        &shm,
-        "tmpfs",
-        quiet | MsFlags::MS_NODEV,
-        "mode=1777,size=64m",
-    )
+    mount_new(&shm, "tmpfs", quiet | MsFlags::MS_NODEV, "mode=1777,size=64m")
 }
 
-fn mount_new(
-    target: &Path,
-    kind: &'static str,
-    flags: MsFlags,
-    options: &str,
-) -> Result<(), InitError> {
+fn mount_new(target: &Path, kind: &'static str, flags: MsFlags, options: &str) -> Result<(), InitError> {
     let options = Some(options).filter(|options| !options.is_empty());
-    mount(Some(kind), target, Some(kind), flags, options)
-        .map_err(fail_errno("mount a file system on", target))
+    mount(Some(kind), target, Some(kind), flags, options).map_err(fail_errno("mount a file system on", target))
 }
 
 fn bind(source: &Path, target: &Path) -> Result<(), InitError> {
-    mount(
-        Some(source),
-        target,
-        None::<&str>,
-        MsFlags::MS_BIND | MsFlags::MS_REC,
-        None::<&str>,
-    )
-    .map_err(fail_errno("show", source))
+    mount(Some(source), target, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)
+        .map_err(fail_errno("show", source))
 }
 
 /// Colons separate layers and commas options; a data directory may contain either.
@@ -296,11 +245,7 @@ mod tests {
 
     #[test]
     fn overlay_paths_are_escaped() {
-        for (input, expected) in [
-            ("/a/b", "/a/b"),
-            ("/a:b,c", "/a\\:b\\,c"),
-            ("/a\\b", "/a\\\\b"),
-        ] {
+        for (input, expected) in [("/a/b", "/a/b"), ("/a:b,c", "/a\\:b\\,c"), ("/a\\b", "/a\\\\b")] {
             assert_eq!(escape_overlay(Path::new(input)), expected);
         }
     }

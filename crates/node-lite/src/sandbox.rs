@@ -70,11 +70,7 @@ pub enum SandboxError {
     #[error("the pod still runs")]
     StillRunning,
     #[error("cannot {action} {path}")]
-    Io {
-        action: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error(transparent)]
     Record(#[from] RecordError),
     #[error(transparent)]
@@ -95,19 +91,10 @@ impl Sandboxes {
     /// Prepares the directories and the network configuration.
     pub fn open(config: &Config) -> Result<Self, SandboxError> {
         let cni_dir = config.data_dir.join("cni");
-        for dir in [
-            &config.data_dir,
-            &config.data_dir.join("pods"),
-            &cni_dir,
-            &config.run_dir,
-        ] {
+        for dir in [&config.data_dir, &config.data_dir.join("pods"), &cni_dir, &config.run_dir] {
             create_private(dir)?;
         }
-        let conflist = cni::conflist(
-            &config.instance,
-            &config.pod_cidr.to_string(),
-            &cni_dir.join("ipam"),
-        );
+        let conflist = cni::conflist(&config.instance, &config.pod_cidr.to_string(), &cni_dir.join("ipam"));
         let text = serde_json::to_vec_pretty(&conflist).unwrap_or_default();
         records::write_bytes(&cni_dir.join("10-ferrovirt.conflist"), &text)?;
         Ok(Self {
@@ -119,28 +106,21 @@ impl Sandboxes {
             pod_cidr: config.pod_cidr,
             cgroup_parent: format!("ferrovirt-{}", config.instance),
             conflist,
-            plugins: Plugins {
-                dirs: config.cni_plugin_dirs.clone(),
-            },
+            plugins: Plugins { dirs: config.cni_plugin_dirs.clone() },
             hierarchy: Hierarchy::detect()?,
         })
     }
 
     /// Makes what all pods share, and removes what pods left that were forgotten half-way.
     pub fn prepare(&self) -> Result<(), SandboxError> {
-        masquerade::install(&self.table, self.pod_cidr)
-            .map_err(io_error("set up", Path::new(&self.table)))?;
+        masquerade::install(&self.table, self.pod_cidr).map_err(io_error("set up", Path::new(&self.table)))?;
         for name in self.names()?.iter().filter(|name| name.starts_with(TRASH)) {
             let path = self.data_dir.join("pods").join(name);
             unmount_below(&path)?;
             fs::remove_dir_all(&path).map_err(io_error("remove", &path))?;
         }
         let known = self.list()?;
-        for entry in fs::read_dir(&self.netns_dir)
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
+        for entry in fs::read_dir(&self.netns_dir).into_iter().flatten().flatten() {
             if !known.iter().any(|uid| entry.file_name() == **uid) {
                 netns::remove(&entry.path())?;
             }
@@ -158,19 +138,13 @@ impl Sandboxes {
 
     /// Every pod that has a directory.
     pub fn list(&self) -> Result<Vec<String>, SandboxError> {
-        Ok(self
-            .names()?
-            .into_iter()
-            .filter(|name| !name.starts_with('.'))
-            .collect())
+        Ok(self.names()?.into_iter().filter(|name| !name.starts_with('.')).collect())
     }
 
     fn names(&self) -> Result<Vec<String>, SandboxError> {
         let path = self.data_dir.join("pods");
         let entries = fs::read_dir(&path).map_err(io_error("list", &path))?;
-        Ok(entries
-            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .collect())
+        Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect())
     }
 
     pub fn create_dir(&self, record: &PodRecord) -> Result<PodDir, SandboxError> {
@@ -183,48 +157,32 @@ impl Sandboxes {
     }
 
     pub fn create_cgroup(&self, uid: &str, limits: &Limits) -> Result<Vec<PathBuf>, SandboxError> {
-        Ok(self
-            .hierarchy
-            .create(&self.cgroup_parent, &cgroup_child(uid), limits)?)
+        Ok(self.hierarchy.create(&self.cgroup_parent, &cgroup_child(uid), limits)?)
     }
 
     pub fn cgroup_members(&self, uid: &str) -> Vec<i32> {
-        self.hierarchy
-            .members(&format!("{}/{}", self.cgroup_parent, cgroup_child(uid)))
+        self.hierarchy.members(&format!("{}/{}", self.cgroup_parent, cgroup_child(uid)))
     }
 
     /// Gives the pod a network namespace with an address. One it has already is kept.
     pub async fn attach_network(&self, record: &PodRecord) -> Result<Vec<IpAddr>, SandboxError> {
         let dir = self.dir(&record.uid);
         let known: Option<Attached> = records::read(&dir.cni())?;
-        if let Some(known) =
-            known.filter(|known| !known.result.is_null() && netns::is_namespace(&record.netns))
-        {
+        if let Some(known) = known.filter(|known| !known.result.is_null() && netns::is_namespace(&record.netns)) {
             return Ok(known.addresses());
         }
         // A half-made attachment, or one of before a reboot, is released first: its address would be lost otherwise.
         self.detach_network(record).await?;
         netns::create(&record.netns)?;
-        records::write(
-            &dir.cni(),
-            &Attached {
-                conflist: self.conflist.clone(),
-                result: Value::Null,
-            },
-        )?;
-        let attached = self
-            .plugins
-            .add(&self.conflist, &attachment(record))
-            .await?;
+        records::write(&dir.cni(), &Attached { conflist: self.conflist.clone(), result: Value::Null })?;
+        let attached = self.plugins.add(&self.conflist, &attachment(record)).await?;
         records::write(&dir.cni(), &attached)?;
         Ok(attached.addresses())
     }
 
     pub fn addresses(&self, uid: &str) -> Result<Vec<IpAddr>, SandboxError> {
         let attached: Option<Attached> = records::read(&self.dir(uid).cni())?;
-        Ok(attached
-            .map(|attached| attached.addresses())
-            .unwrap_or_default())
+        Ok(attached.map(|attached| attached.addresses()).unwrap_or_default())
     }
 
     /// Starts the shim and waits until the pod is on record.
@@ -233,12 +191,8 @@ impl Sandboxes {
         records::write(&dir.init(), plan)?;
         let attempt = self.begin_attempt(&dir)?;
         let log = dir.logs().join("shim.log");
-        let stderr = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            .open(&log)
-            .map_err(io_error("open", &log))?;
+        let stderr =
+            OpenOptions::new().append(true).create(true).mode(0o600).open(&log).map_err(io_error("open", &log))?;
         let mut child = tokio::process::Command::new(&self.shim)
             .arg("pod-shim")
             .arg(dir.root())
@@ -253,10 +207,7 @@ impl Sandboxes {
             .map_err(io_error("run", &self.shim))?;
         let mut answer = String::new();
         if let Some(stdout) = child.stdout.take() {
-            BufReader::new(stdout)
-                .read_line(&mut answer)
-                .await
-                .map_err(io_error("hear from", &self.shim))?;
+            BufReader::new(stdout).read_line(&mut answer).await.map_err(io_error("hear from", &self.shim))?;
         }
         // The shim outlives us when we go first; as long as we are here, somebody has to collect it.
         tokio::spawn(async move { child.wait().await });
@@ -267,14 +218,8 @@ impl Sandboxes {
             Some(Found::Running(running)) => Ok(running),
             // It ended between "ok" and now; the caller learns that by waiting.
             Some(Found::Exited(_)) | Some(Found::NotStarted) | None => {
-                let state = records::read(&dir.state())?
-                    .ok_or_else(|| SandboxError::Start("no state".to_owned()))?;
-                Ok(Running {
-                    state,
-                    dir,
-                    process: None,
-                    shim: None,
-                })
+                let state = records::read(&dir.state())?.ok_or_else(|| SandboxError::Start("no state".to_owned()))?;
+                Ok(Running { state, dir, process: None, shim: None })
             }
         }
     }
@@ -344,12 +289,10 @@ impl Sandboxes {
             let _ = fs::remove_dir(&self.netns_dir);
         }
         if link::exists(&self.bridge) {
-            link::delete(&self.bridge)
-                .map_err(io_error("delete the interface", Path::new(&self.bridge)))?;
+            link::delete(&self.bridge).map_err(io_error("delete the interface", Path::new(&self.bridge)))?;
         }
         masquerade::remove(&self.table).map_err(io_error("remove", Path::new(&self.table)))?;
-        self.hierarchy
-            .remove(&self.cgroup_parent, Instant::now() + KILL_TIME)?;
+        self.hierarchy.remove(&self.cgroup_parent, Instant::now() + KILL_TIME)?;
         Ok(())
     }
 
@@ -360,9 +303,7 @@ impl Sandboxes {
         }
         netns::remove(&record.netns)?;
         match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(io_error("remove", &path)(error))
-            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("remove", &path)(error)),
             _ => Ok(()),
         }
     }
@@ -373,11 +314,7 @@ impl Sandboxes {
         if dir.state().exists() {
             return Err(SandboxError::StillRunning);
         }
-        let attempt = format!(
-            "{}-{}",
-            Timestamp::now().as_nanosecond(),
-            std::process::id()
-        );
+        let attempt = format!("{}-{}", Timestamp::now().as_nanosecond(), std::process::id());
         records::write_bytes(&dir.attempt(), attempt.as_bytes())?;
         drop(lock);
         Ok(attempt)
@@ -397,34 +334,19 @@ impl Sandboxes {
         if let Some(exit) = records::read::<ExitRecord>(&dir.exit())? {
             return Ok(Some(Found::Exited(Ended { started_at, exit })));
         }
-        let lookups = state
-            .process
-            .lookup()
-            .and_then(|process| Ok((process, state.shim.lookup()?)));
+        let lookups = state.process.lookup().and_then(|process| Ok((process, state.shim.lookup()?)));
         let (process, shim) = match lookups.map_err(fail)? {
             (Lookup::OtherBoot, _) | (_, Lookup::OtherBoot) => {
-                let exit = ExitRecord::unknown(
-                    "NodeReboot",
-                    "the machine was restarted",
-                    Timestamp::now(),
-                );
+                let exit = ExitRecord::unknown("NodeReboot", "the machine was restarted", Timestamp::now());
                 records::write(&dir.exit(), &exit)?;
                 return Ok(Some(Found::Exited(Ended { started_at, exit })));
             }
             (process, shim) => (alive(process), alive(shim)),
         };
         if process.is_some() || shim.is_some() {
-            return Ok(Some(Found::Running(Running {
-                state,
-                dir,
-                process,
-                shim,
-            })));
+            return Ok(Some(Found::Running(Running { state, dir, process, shim })));
         }
-        Ok(Some(Found::Exited(Ended {
-            started_at,
-            exit: exit_or_unknown(&dir)?,
-        })))
+        Ok(Some(Found::Exited(Ended { started_at, exit: exit_or_unknown(&dir)? })))
     }
 }
 
@@ -432,17 +354,11 @@ impl Running {
     /// Waits for the end of the process tree and of its shim.
     pub async fn wait(&self) -> Result<Ended, SandboxError> {
         for handle in [&self.process, &self.shim].into_iter().flatten() {
-            handle
-                .ended()
-                .await
-                .map_err(io_error("wait for", self.dir.root()))?;
+            handle.ended().await.map_err(io_error("wait for", self.dir.root()))?;
         }
         let dir = self.dir.clone();
         let exit = blocking(move || exit_or_unknown(&dir)).await?;
-        Ok(Ended {
-            started_at: Some(self.state.started_at),
-            exit,
-        })
+        Ok(Ended { started_at: Some(self.state.started_at), exit })
     }
 
     /// Asks PID 1 to end.
@@ -456,20 +372,12 @@ impl Running {
     }
 
     fn each(&self, action: impl Fn(&ProcessHandle) -> io::Result<()>) -> Result<(), SandboxError> {
-        self.process
-            .iter()
-            .try_for_each(action)
-            .map_err(io_error("signal", self.dir.root()))
+        self.process.iter().try_for_each(action).map_err(io_error("signal", self.dir.root()))
     }
 }
 
 fn attachment(record: &PodRecord) -> Attachment<'_> {
-    Attachment {
-        pod_uid: &record.uid,
-        namespace: &record.namespace,
-        name: &record.name,
-        netns: &record.netns,
-    }
+    Attachment { pod_uid: &record.uid, namespace: &record.namespace, name: &record.name, netns: &record.netns }
 }
 
 fn cgroup_child(uid: &str) -> String {
@@ -488,23 +396,14 @@ fn exit_or_unknown(dir: &PodDir) -> Result<ExitRecord, SandboxError> {
     if let Some(exit) = records::read(&dir.exit())? {
         return Ok(exit);
     }
-    let exit = ExitRecord::unknown(
-        "ContainerStatusUnknown",
-        "the shim ended before the pod did",
-        Timestamp::now(),
-    );
+    let exit = ExitRecord::unknown("ContainerStatusUnknown", "the shim ended before the pod did", Timestamp::now());
     records::write(&dir.exit(), &exit)?;
     Ok(exit)
 }
 
 fn try_lock(dir: &PodDir) -> Result<Option<File>, SandboxError> {
     let path = dir.lock();
-    let file = OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .open(&path)
-        .map_err(io_error("open", &path))?;
+    let file = OpenOptions::new().append(true).create(true).mode(0o600).open(&path).map_err(io_error("open", &path))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Some(file)),
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
@@ -517,54 +416,35 @@ fn unmount_below(root: &Path) -> Result<(), SandboxError> {
     let path = Path::new("/proc/self/mountinfo");
     let text = fs::read_to_string(path).map_err(io_error("read", path))?;
     for mount in mounts_below(&text, root).into_iter().rev() {
-        umount2(&mount, MntFlags::MNT_DETACH)
-            .map_err(|errno| io_error("unmount", &mount)(errno.into()))?;
+        umount2(&mount, MntFlags::MNT_DETACH).map_err(|errno| io_error("unmount", &mount)(errno.into()))?;
     }
     Ok(())
 }
 
 fn mounts_below(mountinfo: &str, root: &Path) -> Vec<PathBuf> {
-    let mounts = mountinfo
-        .lines()
-        .filter_map(|line| line.split(' ').nth(4))
-        .map(unescape);
+    let mounts = mountinfo.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape);
     mounts.filter(|mount| mount.starts_with(root)).collect()
 }
 
 /// The kernel writes space, tab, newline and backslash as octal escapes.
 fn unescape(field: &str) -> PathBuf {
     let mut out = field.to_owned();
-    for (escape, character) in [
-        ("\\040", " "),
-        ("\\011", "\t"),
-        ("\\012", "\n"),
-        ("\\134", "\\"),
-    ] {
+    for (escape, character) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
         out = out.replace(escape, character);
     }
     PathBuf::from(out)
 }
 
 fn create_private(path: &Path) -> Result<(), SandboxError> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(io_error("create", path))
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io_error("create", path))
 }
 
 fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SandboxError + use<> {
     let path = path.to_owned();
-    move |source| SandboxError::Io {
-        action,
-        path,
-        source,
-    }
+    move |source| SandboxError::Io { action, path, source }
 }
 
-async fn blocking<T, E>(
-    work: impl FnOnce() -> Result<T, E> + Send + 'static,
-) -> Result<T, SandboxError>
+async fn blocking<T, E>(work: impl FnOnce() -> Result<T, E> + Send + 'static) -> Result<T, SandboxError>
 where
     T: Send + 'static,
     E: Send + 'static,
@@ -587,12 +467,6 @@ mod tests {
                     3 0 0:1 / /data/pods/u10/x rw - tmpfs t rw\n\
                     4 0 0:1 / /other rw - tmpfs t rw\n";
         let found = mounts_below(info, Path::new("/data/pods/u1"));
-        assert_eq!(
-            found,
-            [
-                PathBuf::from("/data/pods/u1"),
-                PathBuf::from("/data/pods/u1/volumes/a b")
-            ]
-        );
+        assert_eq!(found, [PathBuf::from("/data/pods/u1"), PathBuf::from("/data/pods/u1/volumes/a b")]);
     }
 }

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{
-    Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, Taint, Toleration,
-};
+use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, Taint, Toleration};
 
 use crate::resources::{self, Amounts};
 
@@ -24,26 +22,18 @@ pub const DEFAULT_SCHEDULER: &str = "default-scheduler";
 /// True for a pod that waits for this scheduler.
 pub fn is_waiting(pod: &Pod) -> bool {
     let Some(spec) = &pod.spec else { return false };
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     spec.node_name.as_deref().unwrap_or_default().is_empty()
         && pod.metadata.deletion_timestamp.is_none()
         && spec.scheduling_gates.as_ref().is_none_or(Vec::is_empty)
         && !matches!(phase, Some("Succeeded" | "Failed"))
-        && matches!(
-            spec.scheduler_name.as_deref(),
-            None | Some("" | DEFAULT_SCHEDULER)
-        )
+        && matches!(spec.scheduler_name.as_deref(), None | Some("" | DEFAULT_SCHEDULER))
 }
 
 /// Decides for one pod. `used` is by node name.
 pub fn decide(pod: &Pod, nodes: &[&Node], used: &BTreeMap<String, Amounts>) -> Decision {
     let Some(spec) = &pod.spec else {
-        return Decision::Unschedulable {
-            message: "the pod has no spec".to_owned(),
-        };
+        return Decision::Unschedulable { message: "the pod has no spec".to_owned() };
     };
     let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
     let none = Amounts::new();
@@ -58,10 +48,7 @@ pub fn decide(pod: &Pod, nodes: &[&Node], used: &BTreeMap<String, Amounts>) -> D
         }
     }
     let total = nodes.len();
-    let list: Vec<String> = reasons
-        .iter()
-        .map(|(reason, count)| format!("{count} {reason}"))
-        .collect();
+    let list: Vec<String> = reasons.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
     let message = match list.is_empty() {
         true => "no nodes available to schedule pods".to_owned(),
         false => format!("0/{total} nodes are available: {}.", list.join(", ")),
@@ -81,31 +68,18 @@ fn obstacles(spec: &PodSpec, node: &Node, used: &Amounts) -> Vec<String> {
     }
     for taint in node_spec.taints.iter().flatten() {
         let repels = matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute");
-        if repels
-            && !tolerations
-                .iter()
-                .any(|toleration| tolerates(toleration, taint))
-        {
+        if repels && !tolerations.iter().any(|toleration| tolerates(toleration, taint)) {
             return vec!["node(s) had untolerated taint(s)".to_owned()];
         }
     }
-    let allocatable = resources::amounts(
-        node.status
-            .as_ref()
-            .and_then(|status| status.allocatable.as_ref()),
-    );
+    let allocatable = resources::amounts(node.status.as_ref().and_then(|status| status.allocatable.as_ref()));
     let mut wanted = resources::requests(spec);
     wanted.insert("pods".to_owned(), 1);
     let mut out = Vec::new();
     for (name, amount) in wanted {
-        let free =
-            allocatable.get(&name).copied().unwrap_or(0) - used.get(&name).copied().unwrap_or(0);
+        let free = allocatable.get(&name).copied().unwrap_or(0) - used.get(&name).copied().unwrap_or(0);
         if amount > 0 && amount > free {
-            out.push(if name == "pods" {
-                "Too many pods".to_owned()
-            } else {
-                format!("Insufficient {name}")
-            });
+            out.push(if name == "pods" { "Too many pods".to_owned() } else { format!("Insufficient {name}") });
         }
     }
     out
@@ -117,9 +91,7 @@ fn tolerates_cordon(tolerations: &[Toleration]) -> bool {
         effect: "NoSchedule".to_owned(),
         ..Default::default()
     };
-    tolerations
-        .iter()
-        .any(|toleration| tolerates(toleration, &taint))
+    tolerations.iter().any(|toleration| tolerates(toleration, &taint))
 }
 
 fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
@@ -128,34 +100,20 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let exists = toleration.operator.as_deref() == Some("Exists");
     (effect.is_empty() || effect == taint.effect)
         && (key == taint.key || (key.is_empty() && exists))
-        && (exists
-            || toleration.value.as_deref().unwrap_or_default()
-                == taint.value.as_deref().unwrap_or_default())
+        && (exists || toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default())
 }
 
 fn matches_selector(spec: &PodSpec, node: &Node) -> bool {
     let empty = BTreeMap::new();
     let labels = node.metadata.labels.as_ref().unwrap_or(&empty);
-    let selector_fits = spec
-        .node_selector
-        .iter()
-        .flatten()
-        .all(|(name, value)| labels.get(name) == Some(value));
+    let selector_fits = spec.node_selector.iter().flatten().all(|(name, value)| labels.get(name) == Some(value));
     let required = spec
         .affinity
         .as_ref()
         .and_then(|affinity| affinity.node_affinity.as_ref())
-        .and_then(|affinity| {
-            affinity
-                .required_during_scheduling_ignored_during_execution
-                .as_ref()
-        });
-    let affinity_fits = required.is_none_or(|required| {
-        required
-            .node_selector_terms
-            .iter()
-            .any(|term| matches_term(term, labels, node))
-    });
+        .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
+    let affinity_fits = required
+        .is_none_or(|required| required.node_selector_terms.iter().any(|term| matches_term(term, labels, node)));
     selector_fits && affinity_fits
 }
 
@@ -164,15 +122,9 @@ fn matches_term(term: &NodeSelectorTerm, labels: &BTreeMap<String, String>, node
     let fields = term.match_fields.as_deref().unwrap_or_default();
     // A term without any requirement matches nothing.
     !(expressions.is_empty() && fields.is_empty())
-        && expressions
-            .iter()
-            .all(|wanted| matches(wanted, labels.get(&wanted.key).map(String::as_str)))
+        && expressions.iter().all(|wanted| matches(wanted, labels.get(&wanted.key).map(String::as_str)))
         && fields.iter().all(|wanted| {
-            let value = node
-                .metadata
-                .name
-                .as_deref()
-                .filter(|_| wanted.key == "metadata.name");
+            let value = node.metadata.name.as_deref().filter(|_| wanted.key == "metadata.name");
             matches(wanted, value)
         })
 }
@@ -206,18 +158,13 @@ mod tests {
             "metadata": {"name": "n1", "labels": {"kubernetes.io/os": "linux", "cores": "8"}},
             "status": {"allocatable": {"cpu": "2", "memory": "1Gi", "pods": "2"}},
         });
-        value
-            .as_object_mut()
-            .unwrap()
-            .extend(more.as_object().unwrap().clone());
+        value.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         serde_json::from_value(value).unwrap()
     }
 
     fn pod(spec: Value) -> Pod {
         let mut base = json!({"containers": [{"name": "c"}]});
-        base.as_object_mut()
-            .unwrap()
-            .extend(spec.as_object().unwrap().clone());
+        base.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
         serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": base})).unwrap()
     }
 
@@ -232,34 +179,20 @@ mod tests {
 
     #[test]
     fn decisions() {
-        let taint =
-            json!({"spec": {"taints": [{"key": "a", "value": "b", "effect": "NoSchedule"}]}});
-        let selector =
-            "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.";
+        let taint = json!({"spec": {"taints": [{"key": "a", "value": "b", "effect": "NoSchedule"}]}});
+        let selector = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.";
         let cases = [
             (json!({}), json!({}), "n1"),
             (asking(json!({"cpu": "1500m"})), json!({}), "n1"),
-            (
-                asking(json!({"memory": "1Gi"})),
-                json!({}),
-                "0/1 nodes are available: 1 Insufficient memory.",
-            ),
+            (asking(json!({"memory": "1Gi"})), json!({}), "0/1 nodes are available: 1 Insufficient memory."),
             (
                 asking(json!({"memory": "2Gi", "cpu": "3", "devices.kubevirt.io/kvm": "1"})),
                 json!({}),
                 "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient devices.kubevirt.io/kvm, \
                  1 Insufficient memory.",
             ),
-            (
-                json!({"nodeSelector": {"kubernetes.io/os": "linux"}}),
-                json!({}),
-                "n1",
-            ),
-            (
-                json!({"nodeSelector": {"kubevirt.io/schedulable": "true"}}),
-                json!({}),
-                selector,
-            ),
+            (json!({"nodeSelector": {"kubernetes.io/os": "linux"}}), json!({}), "n1"),
+            (json!({"nodeSelector": {"kubevirt.io/schedulable": "true"}}), json!({}), selector),
             (affinity("cores", "Gt", &["4"]), json!({}), "n1"),
             (affinity("cores", "Lt", &["4"]), json!({}), selector),
             (affinity("cores", "In", &["4", "8"]), json!({}), "n1"),
@@ -271,26 +204,15 @@ mod tests {
                 json!({"spec": {"unschedulable": true}}),
                 "0/1 nodes are available: 1 node(s) were unschedulable.",
             ),
-            (
-                json!({}),
-                taint.clone(),
-                "0/1 nodes are available: 1 node(s) had untolerated taint(s).",
-            ),
-            (
-                json!({"tolerations": [{"key": "a", "operator": "Exists"}]}),
-                taint.clone(),
-                "n1",
-            ),
+            (json!({}), taint.clone(), "0/1 nodes are available: 1 node(s) had untolerated taint(s)."),
+            (json!({"tolerations": [{"key": "a", "operator": "Exists"}]}), taint.clone(), "n1"),
             (
                 json!({"tolerations": [{"key": "a", "value": "c"}]}),
                 taint,
                 "0/1 nodes are available: 1 node(s) had untolerated taint(s).",
             ),
         ];
-        let used = BTreeMap::from([(
-            "n1".to_owned(),
-            Amounts::from([("memory".into(), 1024), ("pods".into(), 1)]),
-        )]);
+        let used = BTreeMap::from([("n1".to_owned(), Amounts::from([("memory".into(), 1024), ("pods".into(), 1)]))]);
         for (spec, more, expected) in cases {
             let node = node(more.clone());
             let shown = match decide(&pod(spec.clone()), &[&node], &used) {
@@ -302,15 +224,11 @@ mod tests {
         let full = BTreeMap::from([("n1".to_owned(), Amounts::from([("pods".into(), 2)]))]);
         assert_eq!(
             decide(&pod(json!({})), &[&node(json!({}))], &full),
-            Decision::Unschedulable {
-                message: "0/1 nodes are available: 1 Too many pods.".into()
-            }
+            Decision::Unschedulable { message: "0/1 nodes are available: 1 Too many pods.".into() }
         );
         assert_eq!(
             decide(&pod(json!({})), &[], &full),
-            Decision::Unschedulable {
-                message: "no nodes available to schedule pods".into()
-            }
+            Decision::Unschedulable { message: "no nodes available to schedule pods".into() }
         );
     }
 

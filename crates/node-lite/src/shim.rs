@@ -44,10 +44,7 @@ enum ShimError {
     #[error("{0} does not exist")]
     NoPlan(PathBuf),
     #[error("cannot {action}")]
-    Io {
-        action: &'static str,
-        source: io::Error,
-    },
+    Io { action: &'static str, source: io::Error },
     #[error(transparent)]
     Record(#[from] RecordError),
 }
@@ -82,25 +79,17 @@ fn run(mut args: impl Iterator<Item = OsString>) -> Result<(), ShimError> {
     let _ = nix::unistd::setsid();
     // Only the end of the pod ends the shim. pod-init unblocks what it inherits.
     let mut blocked = SigSet::empty();
-    for signal in [
-        Signal::SIGTERM,
-        Signal::SIGINT,
-        Signal::SIGHUP,
-        Signal::SIGQUIT,
-    ] {
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
         blocked.add(signal);
     }
-    blocked
-        .thread_block()
-        .map_err(|error| fail("block signals")(error.into()))?;
+    blocked.thread_block().map_err(|error| fail("block signals")(error.into()))?;
 
     let _lock = take_lock(&dir)?;
     let current = fs::read(dir.attempt()).map_err(fail("read the attempt"))?;
     if current != std::os::unix::ffi::OsStrExt::as_bytes(attempt.as_os_str()) {
         return Err(ShimError::Superseded);
     }
-    let plan: InitPlan =
-        records::read(&dir.init())?.ok_or_else(|| ShimError::NoPlan(dir.init()))?;
+    let plan: InitPlan = records::read(&dir.init())?.ok_or_else(|| ShimError::NoPlan(dir.init()))?;
     for procs in &plan.cgroup_procs {
         fs::write(procs, "0").map_err(fail("join the pod's cgroup"))?;
     }
@@ -109,8 +98,7 @@ fn run(mut args: impl Iterator<Item = OsString>) -> Result<(), ShimError> {
     fs::create_dir_all(dir.logs()).map_err(fail("create the log directory"))?;
     let mut log = LogWriter::open(&dir.log(&plan.container)).map_err(fail("open the log"))?;
 
-    unshare(CloneFlags::CLONE_NEWPID)
-        .map_err(|error| fail("make a PID namespace")(error.into()))?;
+    unshare(CloneFlags::CLONE_NEWPID).map_err(|error| fail("make a PID namespace")(error.into()))?;
     let mut child = Command::new("/proc/self/exe")
         .arg("pod-init")
         .arg(dir.root())
@@ -125,8 +113,7 @@ fn run(mut args: impl Iterator<Item = OsString>) -> Result<(), ShimError> {
         &StateRecord {
             pod_uid: plan.pod_uid.clone(),
             process: ProcessId::of(pid).map_err(fail("identify pod-init"))?,
-            shim: ProcessId::of(std::process::id().cast_signed())
-                .map_err(fail("identify the shim"))?,
+            shim: ProcessId::of(std::process::id().cast_signed()).map_err(fail("identify the shim"))?,
             started_at: Timestamp::now(),
         },
     )?;
@@ -135,11 +122,7 @@ fn run(mut args: impl Iterator<Item = OsString>) -> Result<(), ShimError> {
     }
     report_started()?;
 
-    let cgroup = plan
-        .cgroup_procs
-        .iter()
-        .filter_map(|procs| procs.parent().map(Path::to_owned))
-        .collect::<Vec<_>>();
+    let cgroup = plan.cgroup_procs.iter().filter_map(|procs| procs.parent().map(Path::to_owned)).collect::<Vec<_>>();
     drop(plan);
     let status = watch(&mut child, pid, &mut log)?;
     records::write(&dir.exit(), &exit_record(status, &dir, &cgroup))?;
@@ -153,61 +136,38 @@ fn take_lock(dir: &PodDir) -> Result<File, ShimError> {
         .truncate(false)
         .mode(0o600)
         .open(dir.lock())
-        .map_err(|source| ShimError::Io {
-            action: "open the lock",
-            source,
-        })?;
+        .map_err(|source| ShimError::Io { action: "open the lock", source })?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(ShimError::Locked(dir.lock())),
-        Err(error) => Err(ShimError::Io {
-            action: "take the lock",
-            source: error.into(),
-        }),
+        Err(error) => Err(ShimError::Io { action: "take the lock", source: error.into() }),
     }
 }
 
 fn report_started() -> Result<(), ShimError> {
-    let fail = |source| ShimError::Io {
-        action: "report the start",
-        source,
-    };
+    let fail = |source| ShimError::Io { action: "report the start", source };
     // Nobody may be listening any more; the state file says the same.
     let _ = writeln!(io::stdout(), "ok");
-    let null = OpenOptions::new()
-        .write(true)
-        .open("/dev/null")
-        .map_err(fail)?;
+    let null = OpenOptions::new().write(true).open("/dev/null").map_err(fail)?;
     nix::unistd::dup2_stdout(&null).map_err(|error| fail(error.into()))
 }
 
 /// Copies output until PID 1 has ended and everything it wrote is in the log.
 fn watch(child: &mut Child, pid: i32, log: &mut LogWriter) -> Result<ExitStatus, ShimError> {
     let fail = |action| move |source| ShimError::Io { action, source };
-    let pid = Pid::from_raw(pid)
-        .ok_or_else(|| fail("watch pod-init")(io::ErrorKind::InvalidInput.into()))?;
-    let pidfd = pidfd_open(pid, PidfdFlags::empty())
-        .map_err(|error| fail("watch pod-init")(error.into()))?;
+    let pid = Pid::from_raw(pid).ok_or_else(|| fail("watch pod-init")(io::ErrorKind::InvalidInput.into()))?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| fail("watch pod-init")(error.into()))?;
     let mut streams: Vec<(File, LineBuffer)> = Vec::with_capacity(2);
     if let Some(out) = child.stdout.take() {
-        streams.push((
-            File::from(OwnedFd::from(out)),
-            LineBuffer::new(Source::Stdout),
-        ));
+        streams.push((File::from(OwnedFd::from(out)), LineBuffer::new(Source::Stdout)));
     }
     if let Some(err) = child.stderr.take() {
-        streams.push((
-            File::from(OwnedFd::from(err)),
-            LineBuffer::new(Source::Stderr),
-        ));
+        streams.push((File::from(OwnedFd::from(err)), LineBuffer::new(Source::Stderr)));
     }
     let mut buffer = [0_u8; 4096];
     // The write ends close with the last process of the PID namespace, so the streams end when the pod does.
     while !streams.is_empty() {
-        let mut fds: Vec<PollFd<'_>> = streams
-            .iter()
-            .map(|(file, _)| PollFd::new(file, PollFlags::IN))
-            .collect();
+        let mut fds: Vec<PollFd<'_>> = streams.iter().map(|(file, _)| PollFd::new(file, PollFlags::IN)).collect();
         match poll(&mut fds, None) {
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => continue,
@@ -225,11 +185,7 @@ fn watch(child: &mut Child, pid: i32, log: &mut LogWriter) -> Result<ExitStatus,
                 }
                 // A full disk must not stop the VM: what cannot be logged is dropped.
                 Ok(count) => {
-                    let _ = lines.feed(
-                        buffer.get(..count).unwrap_or_default(),
-                        log,
-                        Timestamp::now(),
-                    );
+                    let _ = lines.feed(buffer.get(..count).unwrap_or_default(), log, Timestamp::now());
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(fail("read output")(error)),
@@ -250,22 +206,14 @@ fn watch(child: &mut Child, pid: i32, log: &mut LogWriter) -> Result<ExitStatus,
 fn exit_record(status: ExitStatus, dir: &PodDir, cgroup: &[PathBuf]) -> ExitRecord {
     let signal = status.signal();
     let exit_code = status.code().unwrap_or_else(|| 128 + signal.unwrap_or(0));
-    let start_error = fs::read_to_string(dir.init_error())
-        .ok()
-        .filter(|text| !text.is_empty());
+    let start_error = fs::read_to_string(dir.init_error()).ok().filter(|text| !text.is_empty());
     let reason = match (&start_error, exit_code) {
         (Some(_), _) => START_ERROR,
         (None, 0) => "Completed",
         (None, 137) if cgroup.iter().any(|path| oom_kills(path) > 0) => "OOMKilled",
         (None, _) => "Error",
     };
-    ExitRecord {
-        exit_code,
-        signal,
-        finished_at: Timestamp::now(),
-        reason: reason.to_owned(),
-        message: start_error,
-    }
+    ExitRecord { exit_code, signal, finished_at: Timestamp::now(), reason: reason.to_owned(), message: start_error }
 }
 
 /// v2 counts in `memory.events`, v1 in `memory.oom_control`; both as a line `oom_kill N`.
@@ -273,9 +221,6 @@ fn oom_kills(cgroup: &Path) -> u64 {
     ["memory.events", "memory.oom_control"]
         .iter()
         .filter_map(|file| fs::read_to_string(cgroup.join(file)).ok())
-        .filter_map(|text| {
-            text.lines()
-                .find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse::<u64>().ok())
-        })
+        .filter_map(|text| text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse::<u64>().ok()))
         .sum()
 }

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
-    ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodStatus,
+    ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, HostIP,
+    Pod, PodCondition, PodIP, PodStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -55,18 +55,10 @@ pub fn compute(pod: &Pod, observed: &Observed, around: &Surroundings) -> PodStat
     status.reason = reason;
     status.message = message;
     status.host_ip = Some(around.node_ip.to_string());
-    status.host_ips = Some(vec![HostIP {
-        ip: around.node_ip.to_string(),
-    }]);
+    status.host_ips = Some(vec![HostIP { ip: around.node_ip.to_string() }]);
     if !around.pod_ips.is_empty() {
         status.pod_ip = around.pod_ips.first().map(ToString::to_string);
-        status.pod_ips = Some(
-            around
-                .pod_ips
-                .iter()
-                .map(|ip| PodIP { ip: ip.to_string() })
-                .collect(),
-        );
+        status.pod_ips = Some(around.pod_ips.iter().map(|ip| PodIP { ip: ip.to_string() }).collect());
     }
     status.start_time = status.start_time.or(Some(time(around.now)));
     status.qos_class = Some(resources::qos_class(&spec).to_owned());
@@ -80,12 +72,8 @@ pub fn compute(pod: &Pod, observed: &Observed, around: &Surroundings) -> PodStat
                 name: container.name.clone(),
                 image: container.image.clone().unwrap_or_default(),
                 image_id: container.image.clone().unwrap_or_default(),
-                container_id: (running || ended).then(|| {
-                    format!(
-                        "ferrovirt://{}",
-                        pod.metadata.uid.as_deref().unwrap_or_default()
-                    )
-                }),
+                container_id: (running || ended)
+                    .then(|| format!("ferrovirt://{}", pod.metadata.uid.as_deref().unwrap_or_default())),
                 ready: running,
                 started: Some(running),
                 restart_count: previous
@@ -99,32 +87,18 @@ pub fn compute(pod: &Pod, observed: &Observed, around: &Surroundings) -> PodStat
     );
 
     let mut conditions = status.conditions.take().unwrap_or_default();
-    let not_ready = if phase == "Succeeded" {
-        "PodCompleted"
-    } else {
-        "ContainersNotReady"
-    };
-    let names: Vec<&str> = spec
-        .containers
-        .iter()
-        .map(|container| container.name.as_str())
-        .collect();
-    let unready =
-        (!running).then(|| format!("containers with unready status: [{}]", names.join(" ")));
+    let not_ready = if phase == "Succeeded" { "PodCompleted" } else { "ContainersNotReady" };
+    let names: Vec<&str> = spec.containers.iter().map(|container| container.name.as_str()).collect();
+    let unready = (!running).then(|| format!("containers with unready status: [{}]", names.join(" ")));
     let gate = spec.readiness_gates.iter().flatten().find(|gate| {
-        !conditions
-            .iter()
-            .any(|condition| condition.type_ == gate.condition_type && condition.status == "True")
+        !conditions.iter().any(|condition| condition.type_ == gate.condition_type && condition.status == "True")
     });
     let (ready, ready_reason, ready_message) = match (&unready, gate) {
         (Some(message), _) => (false, Some(not_ready), Some(message.clone())),
         (None, Some(gate)) => (
             false,
             Some("ReadinessGatesNotReady"),
-            Some(format!(
-                "the status of pod readiness gate \"{}\" is not \"True\"",
-                gate.condition_type
-            )),
+            Some(format!("the status of pod readiness gate \"{}\" is not \"True\"", gate.condition_type)),
         ),
         (None, None) => (true, None, None),
     };
@@ -134,12 +108,7 @@ pub fn compute(pod: &Pod, observed: &Observed, around: &Surroundings) -> PodStat
     set("PodReadyToStartContainers", running, None, None);
     set("Initialized", true, None, None);
     set("Ready", ready, ready_reason, ready_message);
-    set(
-        "ContainersReady",
-        running,
-        (!running).then_some(not_ready),
-        unready,
-    );
+    set("ContainersReady", running, (!running).then_some(not_ready), unready);
     set("PodScheduled", true, None, None);
     status.conditions = Some(conditions);
     status
@@ -155,20 +124,14 @@ pub fn set_condition(
     now: Timestamp,
 ) {
     let status = if on { "True" } else { "False" };
-    let old = conditions
-        .iter()
-        .position(|condition| condition.type_ == type_);
-    let kept = old
-        .and_then(|index| conditions.get(index))
-        .filter(|condition| condition.status == status);
+    let old = conditions.iter().position(|condition| condition.type_ == type_);
+    let kept = old.and_then(|index| conditions.get(index)).filter(|condition| condition.status == status);
     let new = PodCondition {
         type_: type_.to_owned(),
         status: status.to_owned(),
         reason: reason.map(str::to_owned),
         message,
-        last_transition_time: kept
-            .and_then(|old| old.last_transition_time.clone())
-            .or(Some(time(now))),
+        last_transition_time: kept.and_then(|old| old.last_transition_time.clone()).or(Some(time(now))),
         ..Default::default()
     };
     match old.and_then(|index| conditions.get_mut(index)) {
@@ -185,16 +148,11 @@ pub fn time(at: Timestamp) -> Time {
 fn container_state(observed: &Observed, pod: &Pod) -> ContainerState {
     match observed {
         Observed::Waiting { reason, message } => ContainerState {
-            waiting: Some(ContainerStateWaiting {
-                reason: Some(reason.clone()),
-                message: message.clone(),
-            }),
+            waiting: Some(ContainerStateWaiting { reason: Some(reason.clone()), message: message.clone() }),
             ..Default::default()
         },
         Observed::Running { started_at } => ContainerState {
-            running: Some(ContainerStateRunning {
-                started_at: Some(time(*started_at)),
-            }),
+            running: Some(ContainerStateRunning { started_at: Some(time(*started_at)) }),
             ..Default::default()
         },
         Observed::Ended { started_at, exit } => ContainerState {
@@ -205,10 +163,7 @@ fn container_state(observed: &Observed, pod: &Pod) -> ContainerState {
                 message: exit.message.clone(),
                 started_at: started_at.map(time),
                 finished_at: Some(time(exit.finished_at)),
-                container_id: Some(format!(
-                    "ferrovirt://{}",
-                    pod.metadata.uid.as_deref().unwrap_or_default()
-                )),
+                container_id: Some(format!("ferrovirt://{}", pod.metadata.uid.as_deref().unwrap_or_default())),
             }),
             ..Default::default()
         },
@@ -234,17 +189,8 @@ mod tests {
     }
 
     fn exit(exit_code: i32, reason: &str) -> Observed {
-        let exit = ExitRecord {
-            exit_code,
-            signal: None,
-            finished_at: at(5),
-            reason: reason.into(),
-            message: None,
-        };
-        Observed::Ended {
-            started_at: Some(at(1)),
-            exit,
-        }
+        let exit = ExitRecord { exit_code, signal: None, finished_at: at(5), reason: reason.into(), message: None };
+        Observed::Ended { started_at: Some(at(1)), exit }
     }
 
     fn summary(status: &PodStatus) -> String {
@@ -253,29 +199,14 @@ mod tests {
             .iter()
             .flatten()
             .map(|c| {
-                format!(
-                    " {}={}{}",
-                    c.type_,
-                    c.status,
-                    c.reason
-                        .as_ref()
-                        .map(|r| format!("({r})"))
-                        .unwrap_or_default()
-                )
+                format!(" {}={}{}", c.type_, c.status, c.reason.as_ref().map(|r| format!("({r})")).unwrap_or_default())
             })
             .collect();
-        let state = &status.container_statuses.as_ref().unwrap()[0]
-            .state
-            .as_ref()
-            .unwrap();
+        let state = &status.container_statuses.as_ref().unwrap()[0].state.as_ref().unwrap();
         let state = match (&state.waiting, &state.running, &state.terminated) {
             (Some(waiting), ..) => format!("waiting {}", waiting.reason.as_ref().unwrap()),
             (_, Some(_), _) => "running".to_owned(),
-            (.., Some(ended)) => format!(
-                "ended {} {}",
-                ended.exit_code,
-                ended.reason.as_ref().unwrap()
-            ),
+            (.., Some(ended)) => format!("ended {} {}", ended.exit_code, ended.reason.as_ref().unwrap()),
             _ => "none".to_owned(),
         };
         format!("{} [{state}]{conditions}", status.phase.as_deref().unwrap())
@@ -289,10 +220,7 @@ mod tests {
         let cases = [
             (
                 pod(json!([]), json!([])),
-                Observed::Waiting {
-                    reason: "ErrImagePull".into(),
-                    message: None,
-                },
+                Observed::Waiting { reason: "ErrImagePull".into(), message: None },
                 "Pending [waiting ErrImagePull] PodReadyToStartContainers=False Initialized=True \
                  Ready=False(ContainersNotReady) ContainersReady=False(ContainersNotReady) PodScheduled=True",
             ),
@@ -327,30 +255,13 @@ mod tests {
                  Ready=False(ContainersNotReady) ContainersReady=False(ContainersNotReady) PodScheduled=True",
             ),
         ];
-        let around = Surroundings {
-            node_ip: [192, 0, 2, 1].into(),
-            pod_ips: vec![[10, 42, 0, 2].into()],
-            now: at(9),
-        };
+        let around = Surroundings { node_ip: [192, 0, 2, 1].into(), pod_ips: vec![[10, 42, 0, 2].into()], now: at(9) };
         for (pod, observed, expected) in cases {
             let status = compute(&pod, &observed, &around);
             assert_eq!(summary(&status), expected);
             // Reporting the same again later changes nothing, so it costs no write.
-            let again = Pod {
-                status: Some(status.clone()),
-                ..pod
-            };
-            assert_eq!(
-                compute(
-                    &again,
-                    &observed,
-                    &Surroundings {
-                        now: at(60),
-                        ..around.clone()
-                    }
-                ),
-                status
-            );
+            let again = Pod { status: Some(status.clone()), ..pod };
+            assert_eq!(compute(&again, &observed, &Surroundings { now: at(60), ..around.clone() }), status);
         }
     }
 }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{
-    ConfigMap, EmptyDirVolumeSource, EnvVar, KeyToPath, PersistentVolume, PersistentVolumeClaim,
-    Pod, Secret, ServiceAccount, Volume, VolumeProjection,
+    ConfigMap, EmptyDirVolumeSource, EnvVar, KeyToPath, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
+    ServiceAccount, Volume, VolumeProjection,
 };
 use kube::api::{Api, PostParams};
 use nix::mount::{MsFlags, mount};
@@ -26,47 +26,21 @@ pub enum VolumeError {
     #[error("volume {0:?} is of a kind that embedded mode does not support")]
     Unsupported(String),
     #[error("volume {volume:?}: {kind} {name:?} cannot be read")]
-    Read {
-        volume: String,
-        kind: &'static str,
-        name: String,
-        source: Box<kube::Error>,
-    },
+    Read { volume: String, kind: &'static str, name: String, source: Box<kube::Error> },
     #[error("volume {volume:?}: {kind} {name:?} not found")]
-    NotFound {
-        volume: String,
-        kind: &'static str,
-        name: String,
-    },
+    NotFound { volume: String, kind: &'static str, name: String },
     #[error("volume {volume:?}: {kind} {name:?} has no key {key:?}")]
-    NoKey {
-        volume: String,
-        kind: &'static str,
-        name: String,
-        key: String,
-    },
-    #[error(
-        "volume {volume:?}: persistentvolumeclaim {claim:?} is not bound to a volume on this node"
-    )]
+    NoKey { volume: String, kind: &'static str, name: String, key: String },
+    #[error("volume {volume:?}: persistentvolumeclaim {claim:?} is not bound to a volume on this node")]
     Unbound { volume: String, claim: String },
     #[error("volume {volume:?}")]
     Image { volume: String, source: ImageError },
     #[error("volume {volume:?}")]
-    Downward {
-        volume: String,
-        source: DownwardError,
-    },
+    Downward { volume: String, source: DownwardError },
     #[error("volume {volume:?}")]
-    Payload {
-        volume: String,
-        source: PayloadError,
-    },
+    Payload { volume: String, source: PayloadError },
     #[error("cannot {action} {path}")]
-    Io {
-        action: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { action: &'static str, path: PathBuf, source: io::Error },
 }
 
 /// Brings volumes of one pod into being.
@@ -85,12 +59,7 @@ impl Volumes<'_> {
     /// Makes every volume and says where it is.
     pub async fn prepare(&self) -> Result<BTreeMap<String, VolumeSource>, VolumeError> {
         let mut out = BTreeMap::new();
-        for volume in self
-            .pod
-            .spec
-            .iter()
-            .flat_map(|spec| spec.volumes.iter().flatten())
-        {
+        for volume in self.pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
             out.insert(volume.name.clone(), self.one(volume).await?);
         }
         Ok(out)
@@ -98,12 +67,7 @@ impl Volumes<'_> {
 
     /// Brings downwardAPI volumes up to date with the pod's labels and annotations.
     pub fn refresh(&self) -> Result<(), VolumeError> {
-        for volume in self
-            .pod
-            .spec
-            .iter()
-            .flat_map(|spec| spec.volumes.iter().flatten())
-        {
+        for volume in self.pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
             if let Some(source) = &volume.downward_api {
                 let path = self.dir.volume("kubernetes.io~downward-api", &volume.name);
                 let items = source.items.as_deref().unwrap_or_default();
@@ -124,10 +88,7 @@ impl Volumes<'_> {
         let mut out = Vec::new();
         for variable in variables {
             let name = &variable.name;
-            let down = |source| VolumeError::Downward {
-                volume: name.clone(),
-                source,
-            };
+            let down = |source| VolumeError::Downward { volume: name.clone(), source };
             let Some(from) = &variable.value_from else {
                 out.push((name.clone(), variable.value.clone().unwrap_or_default()));
                 continue;
@@ -139,25 +100,11 @@ impl Volumes<'_> {
             } else if let Some(selector) = &from.secret_key_ref {
                 let optional = selector.optional == Some(true);
                 let data = self.secret(name, &selector.name, optional).await?;
-                pick(
-                    name,
-                    "secret",
-                    &selector.name,
-                    &selector.key,
-                    optional,
-                    data,
-                )?
+                pick(name, "secret", &selector.name, &selector.key, optional, data)?
             } else if let Some(selector) = &from.config_map_key_ref {
                 let optional = selector.optional == Some(true);
                 let data = self.config_map(name, &selector.name, optional).await?;
-                pick(
-                    name,
-                    "configmap",
-                    &selector.name,
-                    &selector.key,
-                    optional,
-                    data,
-                )?
+                pick(name, "configmap", &selector.name, &selector.key, optional, data)?
             } else {
                 None
             };
@@ -168,18 +115,8 @@ impl Volumes<'_> {
 
     async fn one(&self, volume: &Volume) -> Result<VolumeSource, VolumeError> {
         let name = &volume.name;
-        let writable = |path| {
-            Ok(VolumeSource {
-                path,
-                read_only: false,
-            })
-        };
-        let fixed = |path| {
-            Ok(VolumeSource {
-                path,
-                read_only: true,
-            })
-        };
+        let writable = |path| Ok(VolumeSource { path, read_only: false });
+        let fixed = |path| Ok(VolumeSource { path, read_only: true });
         if let Some(source) = &volume.empty_dir {
             let path = self.dir.volume("kubernetes.io~empty-dir", name);
             self.empty_dir(&path, source)?;
@@ -188,38 +125,23 @@ impl Volumes<'_> {
         if let Some(source) = &volume.image {
             let reference = source.reference.as_deref().unwrap_or_default();
             let found = self.images.resolve(reference);
-            return fixed(found.map_err(|source| VolumeError::Image {
-                volume: name.clone(),
-                source,
-            })?);
+            return fixed(found.map_err(|source| VolumeError::Image { volume: name.clone(), source })?);
         }
         if let Some(source) = &volume.secret {
             let path = self.memory_dir("kubernetes.io~secret", name)?;
             let secret = source.secret_name.as_deref().unwrap_or_default();
-            let data = self
-                .secret(name, secret, source.optional == Some(true))
-                .await?;
+            let data = self.secret(name, secret, source.optional == Some(true)).await?;
             let mut files = Payload::new();
-            let items = Items {
-                list: source.items.as_deref(),
-                mode: source.default_mode,
-                optional: source.optional,
-            };
+            let items = Items { list: source.items.as_deref(), mode: source.default_mode, optional: source.optional };
             add_items(name, "secret", secret, data, &items, &mut files)?;
             self.write(volume, &path, &files)?;
             return fixed(path);
         }
         if let Some(source) = &volume.config_map {
             let path = self.dir.volume("kubernetes.io~configmap", name);
-            let data = self
-                .config_map(name, &source.name, source.optional == Some(true))
-                .await?;
+            let data = self.config_map(name, &source.name, source.optional == Some(true)).await?;
             let mut files = Payload::new();
-            let items = Items {
-                list: source.items.as_deref(),
-                mode: source.default_mode,
-                optional: source.optional,
-            };
+            let items = Items { list: source.items.as_deref(), mode: source.default_mode, optional: source.optional };
             add_items(name, "configmap", &source.name, data, &items, &mut files)?;
             self.write(volume, &path, &files)?;
             return fixed(path);
@@ -227,12 +149,7 @@ impl Volumes<'_> {
         if let Some(source) = &volume.downward_api {
             let path = self.dir.volume("kubernetes.io~downward-api", name);
             let mut files = Payload::new();
-            self.add_downward(
-                volume,
-                source.items.as_deref().unwrap_or_default(),
-                source.default_mode,
-                &mut files,
-            )?;
+            self.add_downward(volume, source.items.as_deref().unwrap_or_default(), source.default_mode, &mut files)?;
             self.write(volume, &path, &files)?;
             return fixed(path);
         }
@@ -240,18 +157,14 @@ impl Volumes<'_> {
             let path = self.memory_dir("kubernetes.io~projected", name)?;
             let mut files = Payload::new();
             for projection in source.sources.iter().flatten() {
-                self.project(volume, projection, source.default_mode, &mut files)
-                    .await?;
+                self.project(volume, projection, source.default_mode, &mut files).await?;
             }
             self.write(volume, &path, &files)?;
             return fixed(path);
         }
         if let Some(source) = &volume.persistent_volume_claim {
             let path = self.claim(name, &source.claim_name).await?;
-            return Ok(VolumeSource {
-                path,
-                read_only: source.read_only == Some(true),
-            });
+            return Ok(VolumeSource { path, read_only: source.read_only == Some(true) });
         }
         if let Some(source) = &volume.host_path {
             return writable(PathBuf::from(&source.path));
@@ -263,22 +176,15 @@ impl Volumes<'_> {
         match source.medium.as_deref() {
             None | Some("") => fs::create_dir_all(path).map_err(fail("create", path))?,
             Some("Memory") => {
-                let limit = source
-                    .size_limit
-                    .clone()
-                    .map(|limit| BTreeMap::from([("bytes".to_owned(), limit)]));
-                let bytes = resources::amounts(limit.as_ref())
-                    .get("bytes")
-                    .copied()
-                    .filter(|bytes| *bytes > 0);
+                let limit = source.size_limit.clone().map(|limit| BTreeMap::from([("bytes".to_owned(), limit)]));
+                let bytes = resources::amounts(limit.as_ref()).get("bytes").copied().filter(|bytes| *bytes > 0);
                 memory(path, bytes)?;
             }
             Some(other) => return Err(VolumeError::Unsupported(other.to_owned())),
         }
         let group = self.identity.fs_group.unwrap_or(self.identity.gid);
         chown(path, Some(self.identity.uid), Some(group)).map_err(fail("hand over", path))?;
-        fs::set_permissions(path, Permissions::from_mode(0o770))
-            .map_err(fail("set the mode of", path))
+        fs::set_permissions(path, Permissions::from_mode(0o770)).map_err(fail("set the mode of", path))
     }
 
     fn memory_dir(&self, plugin: &str, name: &str) -> Result<PathBuf, VolumeError> {
@@ -289,13 +195,10 @@ impl Volumes<'_> {
 
     fn write(&self, volume: &Volume, path: &Path, files: &Payload) -> Result<(), VolumeError> {
         fs::create_dir_all(path).map_err(fail("create", path))?;
-        fs::set_permissions(path, Permissions::from_mode(0o755))
-            .map_err(fail("set the mode of", path))?;
+        fs::set_permissions(path, Permissions::from_mode(0o755)).map_err(fail("set the mode of", path))?;
         let group = self.identity.fs_group.unwrap_or(self.identity.gid);
-        payload::write(path, files, Some(group)).map_err(|source| VolumeError::Payload {
-            volume: volume.name.clone(),
-            source,
-        })
+        payload::write(path, files, Some(group))
+            .map_err(|source| VolumeError::Payload { volume: volume.name.clone(), source })
     }
 
     fn add_downward(
@@ -305,21 +208,10 @@ impl Volumes<'_> {
         default_mode: Option<i32>,
         files: &mut Payload,
     ) -> Result<(), VolumeError> {
-        let container = self
-            .pod
-            .spec
-            .iter()
-            .flat_map(|spec| &spec.containers)
-            .next();
-        let container = container
-            .map(|container| container.name.as_str())
-            .unwrap_or_default();
-        let found = downward::files(self.pod, items, container).map_err(|source| {
-            VolumeError::Downward {
-                volume: volume.name.clone(),
-                source,
-            }
-        })?;
+        let container = self.pod.spec.iter().flat_map(|spec| &spec.containers).next();
+        let container = container.map(|container| container.name.as_str()).unwrap_or_default();
+        let found = downward::files(self.pod, items, container)
+            .map_err(|source| VolumeError::Downward { volume: volume.name.clone(), source })?;
         for (path, content, mode) in found {
             files.insert(path, (content, bits(mode.or(default_mode))));
         }
@@ -335,40 +227,21 @@ impl Volumes<'_> {
     ) -> Result<(), VolumeError> {
         let name = &volume.name;
         if let Some(source) = &projection.secret {
-            let data = self
-                .secret(name, &source.name, source.optional == Some(true))
-                .await?;
-            let items = Items {
-                list: source.items.as_deref(),
-                mode,
-                optional: source.optional,
-            };
+            let data = self.secret(name, &source.name, source.optional == Some(true)).await?;
+            let items = Items { list: source.items.as_deref(), mode, optional: source.optional };
             add_items(name, "secret", &source.name, data, &items, files)?;
         }
         if let Some(source) = &projection.config_map {
-            let data = self
-                .config_map(name, &source.name, source.optional == Some(true))
-                .await?;
-            let items = Items {
-                list: source.items.as_deref(),
-                mode,
-                optional: source.optional,
-            };
+            let data = self.config_map(name, &source.name, source.optional == Some(true)).await?;
+            let items = Items { list: source.items.as_deref(), mode, optional: source.optional };
             add_items(name, "configmap", &source.name, data, &items, files)?;
         }
         if let Some(source) = &projection.downward_api {
-            self.add_downward(
-                volume,
-                source.items.as_deref().unwrap_or_default(),
-                mode,
-                files,
-            )?;
+            self.add_downward(volume, source.items.as_deref().unwrap_or_default(), mode, files)?;
         }
         if let Some(source) = &projection.service_account_token {
             let spec = self.pod.spec.as_ref();
-            let account = spec
-                .and_then(|spec| spec.service_account_name.as_deref())
-                .unwrap_or("default");
+            let account = spec.and_then(|spec| spec.service_account_name.as_deref()).unwrap_or("default");
             let api: Api<ServiceAccount> = Api::namespaced(self.client.clone(), self.namespace());
             let request = TokenRequest {
                 spec: Some(TokenRequestSpec {
@@ -378,39 +251,21 @@ impl Volumes<'_> {
                 }),
                 ..Default::default()
             };
-            let answer = api
-                .create_token_request(account, &PostParams::default(), &request)
-                .await;
+            let answer = api.create_token_request(account, &PostParams::default(), &request).await;
             let answer = answer.map_err(read_error(name, "serviceaccount", account))?;
-            let token = answer
-                .status
-                .and_then(|status| status.token)
-                .unwrap_or_default();
+            let token = answer.status.and_then(|status| status.token).unwrap_or_default();
             files.insert(source.path.clone(), (token.into_bytes(), bits(mode)));
         }
         Ok(())
     }
 
-    async fn secret(
-        &self,
-        volume: &str,
-        name: &str,
-        optional: bool,
-    ) -> Result<BTreeMap<String, Vec<u8>>, VolumeError> {
+    async fn secret(&self, volume: &str, name: &str, optional: bool) -> Result<BTreeMap<String, Vec<u8>>, VolumeError> {
         let api: Api<Secret> = Api::namespaced(self.client.clone(), self.namespace());
-        let found = api
-            .get_opt(name)
-            .await
-            .map_err(read_error(volume, "secret", name))?;
+        let found = api.get_opt(name).await.map_err(read_error(volume, "secret", name))?;
         let Some(secret) = found else {
             return missing(volume, "secret", name, optional);
         };
-        Ok(secret
-            .data
-            .into_iter()
-            .flatten()
-            .map(|(key, value)| (key, value.0))
-            .collect())
+        Ok(secret.data.into_iter().flatten().map(|(key, value)| (key, value.0)).collect())
     }
 
     async fn config_map(
@@ -420,54 +275,27 @@ impl Volumes<'_> {
         optional: bool,
     ) -> Result<BTreeMap<String, Vec<u8>>, VolumeError> {
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), self.namespace());
-        let found = api
-            .get_opt(name)
-            .await
-            .map_err(read_error(volume, "configmap", name))?;
+        let found = api.get_opt(name).await.map_err(read_error(volume, "configmap", name))?;
         let Some(map) = found else {
             return missing(volume, "configmap", name, optional);
         };
-        let text = map
-            .data
-            .into_iter()
-            .flatten()
-            .map(|(key, value)| (key, value.into_bytes()));
-        let binary = map
-            .binary_data
-            .into_iter()
-            .flatten()
-            .map(|(key, value)| (key, value.0));
+        let text = map.data.into_iter().flatten().map(|(key, value)| (key, value.into_bytes()));
+        let binary = map.binary_data.into_iter().flatten().map(|(key, value)| (key, value.0));
         Ok(text.chain(binary).collect())
     }
 
     async fn claim(&self, volume: &str, name: &str) -> Result<PathBuf, VolumeError> {
-        let unbound = || VolumeError::Unbound {
-            volume: volume.to_owned(),
-            claim: name.to_owned(),
-        };
-        let claims: Api<PersistentVolumeClaim> =
-            Api::namespaced(self.client.clone(), self.namespace());
-        let claim = claims.get_opt(name).await.map_err(read_error(
-            volume,
-            "persistentvolumeclaim",
-            name,
-        ))?;
+        let unbound = || VolumeError::Unbound { volume: volume.to_owned(), claim: name.to_owned() };
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), self.namespace());
+        let claim = claims.get_opt(name).await.map_err(read_error(volume, "persistentvolumeclaim", name))?;
         let claim = claim.ok_or_else(|| VolumeError::NotFound {
             volume: volume.to_owned(),
             kind: "persistentvolumeclaim",
             name: name.to_owned(),
         })?;
-        let bound = claim
-            .spec
-            .and_then(|spec| spec.volume_name)
-            .filter(|name| !name.is_empty())
-            .ok_or_else(unbound)?;
+        let bound = claim.spec.and_then(|spec| spec.volume_name).filter(|name| !name.is_empty()).ok_or_else(unbound)?;
         let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
-        let found = volumes.get_opt(&bound).await.map_err(read_error(
-            volume,
-            "persistentvolume",
-            &bound,
-        ))?;
+        let found = volumes.get_opt(&bound).await.map_err(read_error(volume, "persistentvolume", &bound))?;
         let spec = found.and_then(|found| found.spec).ok_or_else(unbound)?;
         if let Some(local) = spec.local {
             let path = PathBuf::from(local.path);
@@ -480,9 +308,7 @@ impl Volumes<'_> {
             }
             return Ok(path);
         }
-        spec.host_path
-            .map(|source| PathBuf::from(source.path))
-            .ok_or_else(unbound)
+        spec.host_path.map(|source| PathBuf::from(source.path)).ok_or_else(unbound)
     }
 
     fn namespace(&self) -> &str {
@@ -505,19 +331,13 @@ fn add_items(
     files: &mut Payload,
 ) -> Result<(), VolumeError> {
     let Some(list) = items.list.filter(|list| !list.is_empty()) else {
-        files.extend(
-            data.into_iter()
-                .map(|(key, value)| (key, (value, bits(items.mode)))),
-        );
+        files.extend(data.into_iter().map(|(key, value)| (key, (value, bits(items.mode)))));
         return Ok(());
     };
     for item in list {
         match data.get(&item.key) {
             Some(value) => {
-                files.insert(
-                    item.path.clone(),
-                    (value.clone(), bits(item.mode.or(items.mode))),
-                );
+                files.insert(item.path.clone(), (value.clone(), bits(item.mode.or(items.mode))));
             }
             None if items.optional == Some(true) => {}
             None => {
@@ -544,12 +364,7 @@ fn pick(
     match data.get(key) {
         Some(value) => Ok(Some(String::from_utf8_lossy(value).into_owned())),
         None if optional => Ok(None),
-        None => Err(VolumeError::NoKey {
-            volume: volume.to_owned(),
-            kind,
-            name: name.to_owned(),
-            key: key.to_owned(),
-        }),
+        None => Err(VolumeError::NoKey { volume: volume.to_owned(), kind, name: name.to_owned(), key: key.to_owned() }),
     }
 }
 
@@ -562,25 +377,12 @@ fn missing(
     if optional {
         return Ok(BTreeMap::new());
     }
-    Err(VolumeError::NotFound {
-        volume: volume.to_owned(),
-        kind,
-        name: name.to_owned(),
-    })
+    Err(VolumeError::NotFound { volume: volume.to_owned(), kind, name: name.to_owned() })
 }
 
-fn read_error(
-    volume: &str,
-    kind: &'static str,
-    name: &str,
-) -> impl FnOnce(kube::Error) -> VolumeError {
+fn read_error(volume: &str, kind: &'static str, name: &str) -> impl FnOnce(kube::Error) -> VolumeError {
     let (volume, name) = (volume.to_owned(), name.to_owned());
-    move |source| VolumeError::Read {
-        volume,
-        kind,
-        name,
-        source: Box::new(source),
-    }
+    move |source| VolumeError::Read { volume, kind, name, source: Box::new(source) }
 }
 
 fn bits(mode: Option<i32>) -> u32 {
@@ -592,10 +394,7 @@ fn memory(path: &Path, bytes: Option<i64>) -> Result<(), VolumeError> {
     const TMPFS_MAGIC: i64 = 0x0102_1994;
     fs::create_dir_all(path).map_err(fail("create", path))?;
     let own = fs::metadata(path).map_err(fail("examine", path))?.dev();
-    let parent = path
-        .parent()
-        .and_then(|parent| fs::metadata(parent).ok())
-        .map(|parent| parent.dev());
+    let parent = path.parent().and_then(|parent| fs::metadata(parent).ok()).map(|parent| parent.dev());
     let is_tmpfs = nix::sys::statfs::statfs(path)
         .is_ok_and(|stat| stat.filesystem_type() == nix::sys::statfs::FsType(TMPFS_MAGIC));
     if is_tmpfs && parent != Some(own) {
@@ -603,14 +402,8 @@ fn memory(path: &Path, bytes: Option<i64>) -> Result<(), VolumeError> {
     }
     let options = bytes.map(|bytes| format!("size={bytes}"));
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(
-        Some("tmpfs"),
-        path,
-        Some("tmpfs"),
-        flags,
-        options.as_deref(),
-    )
-    .map_err(|errno| fail("mount memory on", path)(errno.into()))
+    mount(Some("tmpfs"), path, Some("tmpfs"), flags, options.as_deref())
+        .map_err(|errno| fail("mount memory on", path)(errno.into()))
 }
 
 fn hand_over(path: &Path, uid: u32, gid: u32) -> Result<(), VolumeError> {
@@ -625,9 +418,5 @@ fn hand_over(path: &Path, uid: u32, gid: u32) -> Result<(), VolumeError> {
 
 fn fail(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> VolumeError + use<> {
     let path = path.to_owned();
-    move |source| VolumeError::Io {
-        action,
-        path,
-        source,
-    }
+    move |source| VolumeError::Io { action, path, source }
 }

@@ -94,17 +94,8 @@ struct Worker {
 }
 
 /// Works until the pod is gone from the API and from the machine.
-pub(crate) async fn run(
-    context: Arc<Context>,
-    uid: String,
-    object: watch::Receiver<Option<Arc<Pod>>>,
-) {
-    let mut worker = Worker {
-        context,
-        uid,
-        object,
-        attempts: 0,
-    };
+pub(crate) async fn run(context: Arc<Context>, uid: String, object: watch::Receiver<Option<Arc<Pod>>>) {
+    let mut worker = Worker { context, uid, object, attempts: 0 };
     let mut local = None;
     let mut delay = FIRST_RETRY;
     loop {
@@ -161,10 +152,9 @@ impl Worker {
                 }
             },
             (Step::Watch, Some(pod), Local::Running(running)) => self.watch(&pod, running).await?,
-            (Step::Terminate, pod, Local::Running(running)) => (
-                Flow::Again,
-                Local::Ended(self.terminate(pod.as_deref(), running).await?),
-            ),
+            (Step::Terminate, pod, Local::Running(running)) => {
+                (Flow::Again, Local::Ended(self.terminate(pod.as_deref(), running).await?))
+            }
             (Step::Report, Some(pod), Local::Ended(ended)) => {
                 self.report_end(&pod, &ended).await?;
                 self.context.sandboxes.release(&self.uid).await?;
@@ -204,13 +194,7 @@ impl Worker {
 
     async fn start(&mut self, pod: &Arc<Pod>) -> Result<Running, WorkError> {
         self.attempts += 1;
-        let Context {
-            config,
-            sandboxes,
-            client,
-            events,
-            ..
-        } = &*self.context;
+        let Context { config, sandboxes, client, events, .. } = &*self.context;
         let container = podspec::container(pod)?;
         let spec = pod.spec.clone().unwrap_or_default();
         let identity = podspec::identity(&spec, container)?;
@@ -225,13 +209,8 @@ impl Worker {
         // Images first: a pod that waits for one should hold nothing else.
         for volume in spec.volumes.iter().flatten() {
             if let Some(image) = &volume.image {
-                let found = config
-                    .images
-                    .resolve(image.reference.as_deref().unwrap_or_default());
-                found.map_err(|source| VolumeError::Image {
-                    volume: volume.name.clone(),
-                    source,
-                })?;
+                let found = config.images.resolve(image.reference.as_deref().unwrap_or_default());
+                found.map_err(|source| VolumeError::Image { volume: volume.name.clone(), source })?;
             }
         }
         let dir = sandboxes.create_dir(&record)?;
@@ -241,30 +220,12 @@ impl Worker {
         let mut addressed = Pod::clone(pod);
         let known = addressed.status.get_or_insert_default();
         known.host_ip = Some(config.node_ip.to_string());
-        known.host_ips = Some(vec![HostIP {
-            ip: config.node_ip.to_string(),
-        }]);
+        known.host_ips = Some(vec![HostIP { ip: config.node_ip.to_string() }]);
         known.pod_ip = pod_ips.first().map(ToString::to_string);
-        known.pod_ips = Some(
-            pod_ips
-                .iter()
-                .map(|ip| PodIP { ip: ip.to_string() })
-                .collect(),
-        );
-        let volumes = Volumes {
-            client,
-            images: &*config.images,
-            dir: &dir,
-            pod: &addressed,
-            identity,
-        };
+        known.pod_ips = Some(pod_ips.iter().map(|ip| PodIP { ip: ip.to_string() }).collect());
+        let volumes = Volumes { client, images: &*config.images, dir: &dir, pod: &addressed, identity };
         let sources = volumes.prepare().await?;
-        let env = volumes
-            .environment(
-                container.env.as_deref().unwrap_or_default(),
-                &container.name,
-            )
-            .await?;
+        let env = volumes.environment(container.env.as_deref().unwrap_or_default(), &container.name).await?;
         let mut image_mounts = config.image_mounts.clone();
         image_mounts.retain(|(host, _)| host.exists());
         let plan = podspec::plan(
@@ -290,32 +251,15 @@ impl Worker {
     }
 
     /// Reports a running pod until it ends or its object changes.
-    async fn watch(
-        &mut self,
-        pod: &Arc<Pod>,
-        running: Running,
-    ) -> Result<(Flow, Local), WorkError> {
-        self.report(
-            pod,
-            &Observed::Running {
-                started_at: running.state.started_at,
-            },
-        )
-        .await?;
+    async fn watch(&mut self, pod: &Arc<Pod>, running: Running) -> Result<(Flow, Local), WorkError> {
+        self.report(pod, &Observed::Running { started_at: running.state.started_at }).await?;
         if let Some(spec) = &pod.spec
             && let Ok(container) = podspec::container(pod)
             && let Ok(identity) = podspec::identity(spec, container)
         {
             let dir = self.context.sandboxes.dir(&self.uid);
             let (client, images) = (&self.context.client, &*self.context.config.images);
-            Volumes {
-                client,
-                images,
-                dir: &dir,
-                pod,
-                identity,
-            }
-            .refresh()?;
+            Volumes { client, images, dir: &dir, pod, identity }.refresh()?;
         }
         tokio::select! {
             ended = running.wait() => Ok((Flow::Again, Local::Ended(ended?))),
@@ -327,19 +271,13 @@ impl Worker {
     }
 
     async fn terminate(&mut self, pod: Option<&Pod>, running: Running) -> Result<Ended, WorkError> {
-        let record: Option<PodRecord> = records::read(&self.context.sandboxes.dir(&self.uid).pod())
-            .map_err(SandboxError::from)?;
-        let own = Duration::from_secs(
-            record
-                .as_ref()
-                .map_or(DEFAULT_GRACE, |record| record.grace_seconds),
-        );
+        let record: Option<PodRecord> =
+            records::read(&self.context.sandboxes.dir(&self.uid).pod()).map_err(SandboxError::from)?;
+        let own = Duration::from_secs(record.as_ref().map_or(DEFAULT_GRACE, |record| record.grace_seconds));
         if let Some(pod) = pod {
             let name = record.map(|record| record.container).unwrap_or_default();
             let message = format!("Stopping container {name}");
-            self.context
-                .events
-                .publish(COMPONENT, pod, Severity::Normal, "Killing", &message);
+            self.context.events.publish(COMPONENT, pod, Severity::Normal, "Killing", &message);
         }
         tracing::info!(uid = self.uid, "ending the pod");
         running.terminate()?;
@@ -365,10 +303,7 @@ impl Worker {
     }
 
     async fn report_end(&self, pod: &Arc<Pod>, ended: &Ended) -> Result<(), WorkError> {
-        let observed = Observed::Ended {
-            started_at: ended.started_at,
-            exit: ended.exit.clone(),
-        };
+        let observed = Observed::Ended { started_at: ended.started_at, exit: ended.exit.clone() };
         self.report(pod, &observed).await
     }
 
@@ -388,10 +323,7 @@ impl Worker {
                 return Ok(());
             }
             current.status = Some(status);
-            match api
-                .replace_status(&name, &PostParams::default(), &current)
-                .await
-            {
+            match api.replace_status(&name, &PostParams::default(), &current).await {
                 Ok(_) => return Ok(()),
                 Err(kube::Error::Api(answer)) if answer.code == 404 => return Ok(()),
                 Err(kube::Error::Api(answer)) if answer.code == 409 => {}
@@ -407,20 +339,10 @@ impl Worker {
     async fn delete_object(&self, pod: &Pod) -> Result<(), WorkError> {
         let parameters = DeleteParams {
             grace_period_seconds: Some(0),
-            preconditions: Some(Preconditions {
-                uid: Some(self.uid.clone()),
-                resource_version: None,
-            }),
+            preconditions: Some(Preconditions { uid: Some(self.uid.clone()), resource_version: None }),
             ..Default::default()
         };
-        match self
-            .api(pod)
-            .delete(
-                pod.metadata.name.as_deref().unwrap_or_default(),
-                &parameters,
-            )
-            .await
-        {
+        match self.api(pod).delete(pod.metadata.name.as_deref().unwrap_or_default(), &parameters).await {
             Ok(_) => Ok(()),
             // Gone, or another pod has the name now.
             Err(kube::Error::Api(answer)) if matches!(answer.code, 404 | 409) => Ok(()),
@@ -461,26 +383,16 @@ impl Worker {
         let (event, waiting) = match error {
             WorkError::Spec(SpecError::ForeignImage(_)) => ("Failed", "UnsupportedImage"),
             WorkError::Spec(_) => ("Failed", "CreateContainerConfigError"),
-            WorkError::Volume(VolumeError::Image { .. }) if self.attempts > 1 => {
-                ("Failed", "ImagePullBackOff")
-            }
+            WorkError::Volume(VolumeError::Image { .. }) if self.attempts > 1 => ("Failed", "ImagePullBackOff"),
             WorkError::Volume(VolumeError::Image { .. }) => ("Failed", "ErrImagePull"),
             WorkError::Volume(_) => ("FailedMount", "ContainerCreating"),
             WorkError::Sandbox(_) => ("FailedCreatePodSandBox", "ContainerCreating"),
             WorkError::Api(_) => return,
         };
-        self.context
-            .events
-            .publish(COMPONENT, &pod, Severity::Warning, event, &text);
+        self.context.events.publish(COMPONENT, &pod, Severity::Warning, event, &text);
         // Nothing is said about a pod that may run: only one that never started waits.
-        if matches!(
-            self.context.sandboxes.find(&self.uid).await,
-            Ok(Found::NotStarted)
-        ) {
-            let observed = Observed::Waiting {
-                reason: waiting.to_owned(),
-                message: Some(text),
-            };
+        if matches!(self.context.sandboxes.find(&self.uid).await, Ok(Found::NotStarted)) {
+            let observed = Observed::Waiting { reason: waiting.to_owned(), message: Some(text) };
             if let Err(error) = self.report(&pod, &observed).await {
                 tracing::debug!(uid = self.uid, %error, "cannot report why the pod waits");
             }
@@ -488,19 +400,13 @@ impl Worker {
     }
 
     fn api(&self, pod: &Pod) -> Api<Pod> {
-        Api::namespaced(
-            self.context.client.clone(),
-            pod.metadata.namespace.as_deref().unwrap_or("default"),
-        )
+        Api::namespaced(self.context.client.clone(), pod.metadata.namespace.as_deref().unwrap_or("default"))
     }
 }
 
 fn object(pod: Option<&Pod>) -> Object {
     let Some(pod) = pod else { return Object::Gone };
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     match (pod.metadata.deletion_timestamp.is_some(), phase) {
         (true, _) => Object::Deleting,
         (false, Some("Succeeded" | "Failed")) => Object::Terminal,
@@ -521,13 +427,8 @@ fn next(object: Object, life: Life) -> Step {
 }
 
 fn grace(pod: &Pod) -> u64 {
-    let seconds = pod
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.termination_grace_period_seconds);
-    seconds
-        .and_then(|seconds| u64::try_from(seconds).ok())
-        .unwrap_or(DEFAULT_GRACE)
+    let seconds = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
+    seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(DEFAULT_GRACE)
 }
 
 /// The deletion timestamp is the moment at which the grace period ends. A moment to react is always left.
@@ -563,22 +464,14 @@ mod tests {
 
     #[test]
     fn no_state_starts_a_second_process_or_forgets_a_living_one() {
-        for object in [
-            Object::Gone,
-            Object::Deleting,
-            Object::Terminal,
-            Object::Wanted,
-        ] {
+        for object in [Object::Gone, Object::Deleting, Object::Terminal, Object::Wanted] {
             for life in [Life::NotStarted, Life::Running, Life::Ended] {
                 let step = next(object, life);
                 if step == Step::Start {
                     assert_eq!((object, life), (Object::Wanted, Life::NotStarted));
                 }
                 if life == Life::Running {
-                    assert!(
-                        matches!(step, Step::Watch | Step::Terminate),
-                        "{object:?}: {step:?}"
-                    );
+                    assert!(matches!(step, Step::Watch | Step::Terminate), "{object:?}: {step:?}");
                 }
             }
         }

@@ -36,10 +36,7 @@ struct Node {
 
 impl Node {
     fn new(number: u8) -> Self {
-        assert!(
-            nix::unistd::geteuid().is_root(),
-            "this test makes namespaces and cgroups: run it as root"
-        );
+        assert!(nix::unistd::geteuid().is_root(), "this test makes namespaces and cgroups: run it as root");
         let root = tempfile::tempdir().unwrap();
         let image = root.path().join("image");
         std::fs::create_dir_all(image.join("disk")).unwrap();
@@ -50,9 +47,7 @@ impl Node {
             data_dir: root.path().join("data"),
             run_dir: root.path().join("run"),
             instance: format!("{:04x}{number:02x}", std::process::id() & 0xffff),
-            pod_cidr: format!("10.{}.{number}.0/24", 128 + std::process::id() % 64)
-                .parse()
-                .unwrap(),
+            pod_cidr: format!("10.{}.{number}.0/24", 128 + std::process::id() % 64).parse().unwrap(),
             self_exe: env!("CARGO_BIN_EXE_ferrovirt-shim").into(),
             launcher_exe: "/bin/sh".into(),
             image_mounts: vec![],
@@ -61,13 +56,7 @@ impl Node {
             devices: BTreeMap::new(),
             images: Arc::new(OneImage(image)),
         };
-        let mut node = Self {
-            api: FakeApi::default(),
-            config,
-            stop: None,
-            task: None,
-            root,
-        };
+        let mut node = Self { api: FakeApi::default(), config, stop: None, task: None, root };
         node.up();
         node
     }
@@ -77,9 +66,7 @@ impl Node {
         let (client, config) = (self.api.client(), self.config.clone());
         self.stop = Some(stop);
         self.task = Some(tokio::spawn(async move {
-            run(client, config, async { drop(stopped.await) })
-                .await
-                .unwrap();
+            run(client, config, async { drop(stopped.await) }).await.unwrap();
         }));
     }
 
@@ -89,56 +76,34 @@ impl Node {
     }
 
     fn pod(&self, name: &str) -> Option<Value> {
-        self.api
-            .get(&format!("/api/v1/namespaces/default/pods/{name}"))
+        self.api.get(&format!("/api/v1/namespaces/default/pods/{name}"))
     }
 
-    async fn until(
-        &self,
-        what: &str,
-        name: &str,
-        condition: impl Fn(Option<&Value>) -> bool,
-    ) -> Value {
+    async fn until(&self, what: &str, name: &str, condition: impl Fn(Option<&Value>) -> bool) -> Value {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
             let pod = self.pod(name);
             if condition(pod.as_ref()) {
                 return pod.unwrap_or_default();
             }
-            assert!(
-                Instant::now() < deadline,
-                "{what}: {:#}",
-                pod.unwrap_or_default()
-            );
+            assert!(Instant::now() < deadline, "{what}: {:#}", pod.unwrap_or_default());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
     async fn phase(&self, name: &str, phase: &str) -> Value {
-        self.until(phase, name, |pod| {
-            pod.is_some_and(|pod| pod["status"]["phase"] == phase)
-        })
-        .await
+        self.until(phase, name, |pod| pod.is_some_and(|pod| pod["status"]["phase"] == phase)).await
     }
 
     fn log(&self, pod: &Value) -> String {
         let uid = pod["metadata"]["uid"].as_str().unwrap();
-        let bytes = read_log(
-            &self.config.data_dir,
-            uid,
-            "compute",
-            &LogOptions::default(),
-        )
-        .unwrap_or_default();
+        let bytes = read_log(&self.config.data_dir, uid, "compute", &LogOptions::default()).unwrap_or_default();
         String::from_utf8(bytes).unwrap()
     }
 
     fn events(&self) -> Vec<String> {
         let events = self.api.list("/api/v1/namespaces/default/events/");
-        events
-            .iter()
-            .map(|event| format!("{}: {}", event["reason"], event["message"]))
-            .collect()
+        events.iter().map(|event| format!("{}: {}", event["reason"], event["message"])).collect()
     }
 
     async fn finish(mut self) {
@@ -148,11 +113,7 @@ impl Node {
         let base = self.root.path().to_str().unwrap();
         let left: Vec<&str> = mounts.lines().filter(|line| line.contains(base)).collect();
         assert_eq!(left, Vec::<&str>::new());
-        assert!(
-            !Path::new("/sys/class/net")
-                .join(format!("fv{}", self.config.instance))
-                .exists()
-        );
+        assert!(!Path::new("/sys/class/net").join(format!("fv{}", self.config.instance)).exists());
     }
 }
 
@@ -190,22 +151,14 @@ fn pod(name: &str, script: &str, more: Value) -> Value {
             ],
         }],
     });
-    spec.as_object_mut()
-        .unwrap()
-        .extend(more.as_object().unwrap().clone());
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     json!({"apiVersion": "v1", "kind": "Pod", "spec": spec,
            "metadata": {"name": name, "namespace": "default", "labels": {"app": "x"}, "annotations": {"note": "first"}}})
 }
 
 fn settings(node: &Node) {
-    node.api.put(
-        "/api/v1/namespaces/default/configmaps/settings",
-        json!({"data": {"a": "1", "b": "2"}}),
-    );
-    node.api.put(
-        "/api/v1/namespaces/default/secrets/user",
-        json!({"data": {"userdata": "I2Nsb3Vk"}}),
-    );
+    node.api.put("/api/v1/namespaces/default/configmaps/settings", json!({"data": {"a": "1", "b": "2"}}));
+    node.api.put("/api/v1/namespaces/default/secrets/user", json!({"data": {"userdata": "I2Nsb3Vk"}}));
 }
 
 #[tokio::test]
@@ -215,44 +168,24 @@ async fn a_pod_is_scheduled_runs_with_its_volumes_and_succeeds() {
     let script = "echo $BOTH; cat /config/sub/a /var/run/kubevirt-private/secret/user/userdata /etc/podinfo/labels; echo; \
                   cat /var/run/kubevirt/container-disks/root/disk/disk.img; echo; ls /config; touch /memory/x && echo mem; \
                   touch /var/run/kubevirt/sockets/x && echo sock; exit 0";
-    node.api.create(
-        "/api/v1/namespaces/default/pods",
-        pod("one", script, json!({})),
-    );
+    node.api.create("/api/v1/namespaces/default/pods", pod("one", script, json!({})));
     let done = node.phase("one", "Succeeded").await;
     let log = node.log(&done);
     let ip = done["status"]["podIP"].as_str().unwrap();
-    assert_eq!(
-        log,
-        format!("{ip}/#cloud\n1#cloudapp=\"x\"\nbootable\nsub\nmem\nsock\n")
-    );
+    assert_eq!(log, format!("{ip}/#cloud\n1#cloudapp=\"x\"\nbootable\nsub\nmem\nsock\n"));
     assert_eq!(done["spec"]["nodeName"], "n1");
     assert_eq!(done["status"]["hostIP"], "192.0.2.7");
     assert_eq!(done["status"]["qosClass"], "Burstable");
     let state = &done["status"]["containerStatuses"][0]["state"]["terminated"];
-    assert_eq!(
-        (&state["exitCode"], &state["reason"]),
-        (&json!(0), &json!("Completed"))
-    );
+    assert_eq!((&state["exitCode"], &state["reason"]), (&json!(0), &json!("Completed")));
     let events = node.events().join("\n");
-    assert!(
-        events.contains("Scheduled") && events.contains("Started container compute"),
-        "{events}"
-    );
+    assert!(events.contains("Scheduled") && events.contains("Started container compute"), "{events}");
     let registered = node.api.get("/api/v1/nodes/n1").unwrap();
-    assert_eq!(
-        registered["metadata"]["labels"]["kubernetes.io/os"],
-        "linux"
-    );
-    assert!(
-        node.api
-            .get("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1")
-            .is_some()
-    );
+    assert_eq!(registered["metadata"]["labels"]["kubernetes.io/os"], "linux");
+    assert!(node.api.get("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1").is_some());
 
     node.api.delete("/api/v1/namespaces/default/pods/one");
-    node.until("the object is deleted", "one", |pod| pod.is_none())
-        .await;
+    node.until("the object is deleted", "one", |pod| pod.is_none()).await;
     node.finish().await;
 }
 
@@ -261,57 +194,31 @@ async fn what_cannot_run_says_why() {
     let node = Node::new(2);
     settings(&node);
     let reason = |pod: Option<&Value>, wanted: &str| {
-        pod.is_some_and(|pod| {
-            pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == wanted
-        })
+        pod.is_some_and(|pod| pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == wanted)
     };
     let foreign = json!({"containers": [{"name": "web", "image": "nginx:1"}], "volumes": []});
-    node.api.create(
-        "/api/v1/namespaces/default/pods",
-        pod("foreign", "", foreign),
-    );
-    let seen = node
-        .until("refused", "foreign", |pod| reason(pod, "UnsupportedImage"))
-        .await;
+    node.api.create("/api/v1/namespaces/default/pods", pod("foreign", "", foreign));
+    let seen = node.until("refused", "foreign", |pod| reason(pod, "UnsupportedImage")).await;
     assert_eq!(seen["status"]["phase"], "Pending");
 
     let no_image = json!({"volumes": [{"name": "disk", "image": {"reference": "missing:1"}}],
         "containers": [{"name": "compute", "image": "ferrovirt-launcher", "command": ["/bin/true"]}]});
-    node.api.create(
-        "/api/v1/namespaces/default/pods",
-        pod("imageless", "", no_image),
-    );
-    let seen = node
-        .until("back off", "imageless", |pod| {
-            reason(pod, "ImagePullBackOff")
-        })
-        .await;
+    node.api.create("/api/v1/namespaces/default/pods", pod("imageless", "", no_image));
+    let seen = node.until("back off", "imageless", |pod| reason(pod, "ImagePullBackOff")).await;
     assert!(seen.to_string().contains("missing:1"), "{seen:#}");
 
     let big = json!({"containers": [{"name": "compute", "image": "ferrovirt-launcher",
         "resources": {"requests": {"memory": "100Ti"}}}], "volumes": []});
-    node.api
-        .create("/api/v1/namespaces/default/pods", pod("big", "", big));
-    let condition = |pod: &Value| {
-        pod["status"]["conditions"][0]["message"]
-            == "0/1 nodes are available: 1 Insufficient memory."
-    };
-    node.until("unschedulable", "big", |pod| pod.is_some_and(condition))
-        .await;
+    node.api.create("/api/v1/namespaces/default/pods", pod("big", "", big));
+    let condition =
+        |pod: &Value| pod["status"]["conditions"][0]["message"] == "0/1 nodes are available: 1 Insufficient memory.";
+    node.until("unschedulable", "big", |pod| pod.is_some_and(condition)).await;
 
     for name in ["foreign", "imageless"] {
-        node.api
-            .delete(&format!("/api/v1/namespaces/default/pods/{name}"));
-        node.until("the object is deleted", name, |pod| pod.is_none())
-            .await;
+        node.api.delete(&format!("/api/v1/namespaces/default/pods/{name}"));
+        node.until("the object is deleted", name, |pod| pod.is_none()).await;
     }
-    assert!(
-        node.events()
-            .iter()
-            .any(|event| event.contains("FailedScheduling")),
-        "{:?}",
-        node.events()
-    );
+    assert!(node.events().iter().any(|event| event.contains("FailedScheduling")), "{:?}", node.events());
     node.finish().await;
 }
 
@@ -327,10 +234,7 @@ async fn pods_survive_a_restart_of_the_node_and_end_when_asked() {
         } else {
             WAITS
         };
-        node.api.create(
-            "/api/v1/namespaces/default/pods",
-            pod(name, script, json!({})),
-        );
+        node.api.create("/api/v1/namespaces/default/pods", pod(name, script, json!({})));
     }
     let mut pods = BTreeMap::new();
     for name in ["stays", "ends", "forced"] {
@@ -338,78 +242,37 @@ async fn pods_survive_a_restart_of_the_node_and_end_when_asked() {
     }
     let state = |node: &Node, name: &str| {
         let uid = pods[name]["metadata"]["uid"].as_str().unwrap();
-        std::fs::read_to_string(
-            node.config
-                .data_dir
-                .join("pods")
-                .join(uid)
-                .join("state.json"),
-        )
-        .ok()
+        std::fs::read_to_string(node.config.data_dir.join("pods").join(uid).join("state.json")).ok()
     };
     let before = state(&node, "stays").unwrap();
-    node.api
-        .patch_annotation("/api/v1/namespaces/default/pods/stays", "note", "second");
-    let uid = pods["stays"]["metadata"]["uid"]
-        .as_str()
-        .unwrap()
-        .to_owned();
-    let note = node
-        .config
-        .data_dir
-        .join("pods")
-        .join(&uid)
-        .join("volumes/kubernetes.io~downward-api/info/note");
+    node.api.patch_annotation("/api/v1/namespaces/default/pods/stays", "note", "second");
+    let uid = pods["stays"]["metadata"]["uid"].as_str().unwrap().to_owned();
+    let note = node.config.data_dir.join("pods").join(&uid).join("volumes/kubernetes.io~downward-api/info/note");
     node.until("the annotation arrives", "stays", |_| {
         std::fs::read_to_string(&note).is_ok_and(|text| text == "second")
     })
     .await;
-    node.until("the trap is set", "forced", |_| {
-        node.log(&pods["forced"]).contains("up")
-    })
-    .await;
+    node.until("the trap is set", "forced", |_| node.log(&pods["forced"]).contains("up")).await;
 
     node.down().await;
     let ends = pods["ends"]["metadata"]["uid"].as_str().unwrap();
-    let stop = node
-        .config
-        .data_dir
-        .join("pods")
-        .join(ends)
-        .join("volumes/kubernetes.io~empty-dir/sockets/stop");
+    let stop = node.config.data_dir.join("pods").join(ends).join("volumes/kubernetes.io~empty-dir/sockets/stop");
     std::fs::write(stop, "").unwrap();
-    let exit = node
-        .config
-        .data_dir
-        .join("pods")
-        .join(ends)
-        .join("exit.json");
-    node.until("its end is recorded", "ends", |_| exit.exists())
-        .await;
+    let exit = node.config.data_dir.join("pods").join(ends).join("exit.json");
+    node.until("its end is recorded", "ends", |_| exit.exists()).await;
     node.api.remove("/api/v1/namespaces/default/pods/forced");
     assert!(state(&node, "forced").is_some());
     node.up();
 
     let ended = node.phase("ends", "Failed").await;
-    assert_eq!(
-        ended["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"],
-        3
-    );
-    node.until("the orphan is ended and removed", "forced", |_| {
-        state(&node, "forced").is_none()
-    })
-    .await;
+    assert_eq!(ended["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"], 3);
+    node.until("the orphan is ended and removed", "forced", |_| state(&node, "forced").is_none()).await;
     assert_eq!(node.pod("stays").unwrap()["status"]["phase"], "Running");
     assert_eq!(state(&node, "stays").unwrap(), before);
 
     node.api.delete("/api/v1/namespaces/default/pods/stays");
-    node.until("the object is deleted", "stays", |pod| pod.is_none())
-        .await;
-    assert!(
-        node.events().iter().any(|event| event.contains("Killing")),
-        "{:?}",
-        node.events()
-    );
+    node.until("the object is deleted", "stays", |pod| pod.is_none()).await;
+    assert!(node.events().iter().any(|event| event.contains("Killing")), "{:?}", node.events());
     assert!(!node.config.data_dir.join("pods").join(uid).exists());
     node.finish().await;
 }

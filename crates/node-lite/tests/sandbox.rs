@@ -28,10 +28,7 @@ struct Node {
 
 impl Node {
     fn new(number: u8) -> Self {
-        assert!(
-            nix::unistd::geteuid().is_root(),
-            "this test makes namespaces and cgroups: run it as root"
-        );
+        assert!(nix::unistd::geteuid().is_root(), "this test makes namespaces and cgroups: run it as root");
         let root = tempfile::tempdir().unwrap();
         let config = Config {
             node_name: "test".into(),
@@ -39,9 +36,7 @@ impl Node {
             data_dir: root.path().join("data"),
             run_dir: root.path().join("run"),
             instance: format!("{:04x}{number:02x}", std::process::id() & 0xffff),
-            pod_cidr: format!("10.{}.{number}.0/24", 64 + std::process::id() % 64)
-                .parse()
-                .unwrap(),
+            pod_cidr: format!("10.{}.{number}.0/24", 64 + std::process::id() % 64).parse().unwrap(),
             self_exe: SHIM.into(),
             launcher_exe: "/bin/sh".into(),
             image_mounts: vec![],
@@ -52,11 +47,7 @@ impl Node {
         };
         let sandboxes = Sandboxes::open(&config).unwrap();
         sandboxes.prepare().unwrap();
-        Self {
-            config,
-            sandboxes,
-            _root: root,
-        }
+        Self { config, sandboxes, _root: root }
     }
 
     fn record(&self, uid: &str) -> PodRecord {
@@ -74,11 +65,7 @@ impl Node {
     async fn prepare(&self, uid: &str, script: &str) -> InitPlan {
         let record = self.record(uid);
         let dir = self.sandboxes.create_dir(&record).unwrap();
-        let limits = Limits {
-            cpu_request_milli: 100,
-            cpu_limit_milli: None,
-            memory_limit_bytes: Some(64 << 20),
-        };
+        let limits = Limits { cpu_request_milli: 100, cpu_limit_milli: None, memory_limit_bytes: Some(64 << 20) };
         let cgroup_procs = self.sandboxes.create_cgroup(uid, &limits).unwrap();
         self.sandboxes.attach_network(&record).await.unwrap();
         let sockets = dir.volume("kubernetes.io~empty-dir", "sockets");
@@ -104,10 +91,7 @@ impl Node {
             launcher: self.config.launcher_exe.clone(),
             command: vec!["/bin/sh".into(), "-c".into(), script.into()],
             working_dir: "/".into(),
-            env: vec![
-                ("PATH".into(), "/usr/bin:/bin:/usr/sbin:/sbin".into()),
-                ("POD".into(), uid.into()),
-            ],
+            env: vec![("PATH".into(), "/usr/bin:/bin:/usr/sbin:/sbin".into()), ("POD".into(), uid.into())],
             uid: 107,
             gid: 107,
             groups: vec![],
@@ -117,21 +101,12 @@ impl Node {
                 mount(&sockets, "/var/run/kubevirt/sockets", false),
                 mount(&image, "/var/run/kubevirt/container-disks/root", true),
             ],
-            files: vec![(
-                "/etc/passwd".into(),
-                "qemu:x:107:107:qemu:/home/qemu:/usr/sbin/nologin\n".into(),
-            )],
+            files: vec![("/etc/passwd".into(), "qemu:x:107:107:qemu:/home/qemu:/usr/sbin/nologin\n".into())],
         }
     }
 
     fn log(&self, uid: &str) -> String {
-        let bytes = read_log(
-            &self.config.data_dir,
-            uid,
-            "compute",
-            &LogOptions::default(),
-        )
-        .unwrap_or_default();
+        let bytes = read_log(&self.config.data_dir, uid, "compute", &LogOptions::default()).unwrap_or_default();
         String::from_utf8(bytes).unwrap()
     }
 
@@ -139,20 +114,8 @@ impl Node {
     fn leftovers(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let base = self
-            .config
-            .data_dir
-            .parent()
-            .unwrap()
-            .to_str()
-            .unwrap()
-            .to_owned();
-        found.extend(
-            mounts
-                .lines()
-                .filter(|line| line.contains(&base))
-                .map(|line| format!("mount {line}")),
-        );
+        let base = self.config.data_dir.parent().unwrap().to_str().unwrap().to_owned();
+        found.extend(mounts.lines().filter(|line| line.contains(&base)).map(|line| format!("mount {line}")));
         let bridge = format!("fv{}", self.config.instance);
         if Path::new("/sys/class/net").join(&bridge).exists() {
             found.push(format!("bridge {bridge}"));
@@ -163,18 +126,9 @@ impl Node {
                 found.push(format!("cgroup {}", entry.path().display()));
             }
         }
-        let tables = Command::new("nft")
-            .args(["list", "tables"])
-            .output()
-            .map(|out| out.stdout)
-            .unwrap_or_default();
+        let tables = Command::new("nft").args(["list", "tables"]).output().map(|out| out.stdout).unwrap_or_default();
         let tables = String::from_utf8_lossy(&tables).into_owned();
-        found.extend(
-            tables
-                .lines()
-                .filter(|line| line.contains(&cgroup))
-                .map(str::to_owned),
-        );
+        found.extend(tables.lines().filter(|line| line.contains(&cgroup)).map(str::to_owned));
         found
     }
 }
@@ -219,11 +173,7 @@ async fn a_pod_sees_only_its_own_world_and_its_end_is_recorded() {
     let running = node.sandboxes.start(&plan).await.unwrap();
     let ended = running.wait().await.unwrap();
     let log = node.log("tour");
-    assert_eq!(
-        (ended.exit.exit_code, ended.exit.reason.as_str()),
-        (7, "Error"),
-        "{log}"
-    );
+    assert_eq!((ended.exit.exit_code, ended.exit.reason.as_str()), (7, "Error"), "{log}");
     for expected in [
         "pid=1 uid=107 gid=107 groups=107 host=guest-host pod=tour\n",
         "CapPrm:0000000000000000 CapEff:0000000000000000 CapBnd:0000000000000000 NoNewPrivs:1 \n",
@@ -245,11 +195,7 @@ async fn a_pod_sees_only_its_own_world_and_its_end_is_recorded() {
     for hidden in ["root ", "work", "data", "boot", "media", "srv"] {
         assert!(!root.trim_start_matches("root=").contains(hidden), "{root}");
     }
-    let shared = node
-        .sandboxes
-        .dir("tour")
-        .volume("kubernetes.io~empty-dir", "sockets")
-        .join("file");
+    let shared = node.sandboxes.dir("tour").volume("kubernetes.io~empty-dir", "sockets").join("file");
     assert_eq!(fs::read_to_string(shared).unwrap(), "hello\n");
 
     node.sandboxes.remove("tour").await.unwrap();
@@ -265,18 +211,8 @@ async fn a_pod_that_cannot_start_says_why() {
     let node = Node::new(2);
     let mut plan = node.prepare("broken", "").await;
     plan.command = vec!["/no/such/program".into()];
-    let ended = node
-        .sandboxes
-        .start(&plan)
-        .await
-        .unwrap()
-        .wait()
-        .await
-        .unwrap();
-    assert_eq!(
-        (ended.exit.exit_code, ended.exit.reason.as_str()),
-        (128, "StartError")
-    );
+    let ended = node.sandboxes.start(&plan).await.unwrap().wait().await.unwrap();
+    assert_eq!((ended.exit.exit_code, ended.exit.reason.as_str()), (128, "StartError"));
     let message = ended.exit.message.unwrap();
     assert!(message.contains("/no/such/program"), "{message}");
     node.sandboxes.teardown().await.unwrap();
@@ -286,52 +222,25 @@ async fn a_pod_that_cannot_start_says_why() {
 #[tokio::test]
 async fn killing_pid_1_takes_the_whole_tree_and_term_is_delivered() {
     let node = Node::new(3);
-    let plan = node
-        .prepare(
-            "tree",
-            "setsid sleep 1000 & setsid sleep 1000 & echo up; wait",
-        )
-        .await;
+    let plan = node.prepare("tree", "setsid sleep 1000 & setsid sleep 1000 & echo up; wait").await;
     let running = node.sandboxes.start(&plan).await.unwrap();
     until("the tree is up", || {
         let members = node.sandboxes.cgroup_members("tree");
-        if members.len() >= 4 {
-            Ok(())
-        } else {
-            Err(format!("{members:?}"))
-        }
+        if members.len() >= 4 { Ok(()) } else { Err(format!("{members:?}")) }
     })
     .await;
-    assert!(
-        node.sandboxes.remove("tree").await.is_err(),
-        "a running pod was removed"
-    );
+    assert!(node.sandboxes.remove("tree").await.is_err(), "a running pod was removed");
     running.kill().unwrap();
     let ended = running.wait().await.unwrap();
     assert_eq!((ended.exit.exit_code, ended.exit.signal), (137, Some(9)));
     assert_eq!(node.sandboxes.cgroup_members("tree"), Vec::<i32>::new());
 
-    let plan = node
-        .prepare(
-            "term",
-            "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done",
-        )
-        .await;
+    let plan = node.prepare("term", "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done").await;
     let running = node.sandboxes.start(&plan).await.unwrap();
-    until("the trap is set", || {
-        if node.log("term").contains("up") {
-            Ok(())
-        } else {
-            Err(node.log("term"))
-        }
-    })
-    .await;
+    until("the trap is set", || if node.log("term").contains("up") { Ok(()) } else { Err(node.log("term")) }).await;
     running.terminate().unwrap();
     let ended = running.wait().await.unwrap();
-    assert_eq!(
-        (ended.exit.exit_code, ended.exit.reason.as_str()),
-        (0, "Completed")
-    );
+    assert_eq!((ended.exit.exit_code, ended.exit.reason.as_str()), (0, "Completed"));
     node.sandboxes.teardown().await.unwrap();
     assert_eq!(node.leftovers(), Vec::<String>::new());
 }
@@ -339,12 +248,7 @@ async fn killing_pid_1_takes_the_whole_tree_and_term_is_delivered() {
 #[tokio::test]
 async fn a_pod_outlives_who_started_it_and_is_found_again() {
     let node = Node::new(4);
-    let plan = node
-        .prepare(
-            "orphan",
-            "echo up; while [ ! -e /run/kubevirt/sockets/stop ]; do sleep 0.05; done",
-        )
-        .await;
+    let plan = node.prepare("orphan", "echo up; while [ ! -e /run/kubevirt/sockets/stop ]; do sleep 0.05; done").await;
     // A process between us and the shim stands for `up`: it starts the shim and is killed.
     let dir = node.sandboxes.dir("orphan");
     records::write(&dir.init(), &plan).unwrap();
@@ -356,54 +260,23 @@ async fn a_pod_outlives_who_started_it_and_is_found_again() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    until("the pod is recorded", || {
-        if dir.state().exists() {
-            Ok(())
-        } else {
-            Err("no state.json".into())
-        }
-    })
-    .await;
+    until("the pod is recorded", || if dir.state().exists() { Ok(()) } else { Err("no state.json".into()) }).await;
     let before: StateRecord = records::read(&dir.state()).unwrap().unwrap();
     parent.kill().unwrap();
     parent.wait().unwrap();
 
-    let Found::Running(running) = node.sandboxes.find("orphan").await.unwrap() else {
-        panic!("not adopted")
-    };
+    let Found::Running(running) = node.sandboxes.find("orphan").await.unwrap() else { panic!("not adopted") };
     assert_eq!(running.state, before);
-    assert!(
-        node.sandboxes.start(&plan).await.is_err(),
-        "a second instance was started"
-    );
+    assert!(node.sandboxes.start(&plan).await.is_err(), "a second instance was started");
     // A late shim of an attempt that was given up must not start anything either.
-    let late = Command::new(SHIM)
-        .arg("pod-shim")
-        .arg(dir.root())
-        .arg("two")
-        .output()
-        .unwrap();
+    let late = Command::new(SHIM).arg("pod-shim").arg(dir.root()).arg("two").output().unwrap();
     assert!(!late.status.success());
-    assert_eq!(
-        records::read::<StateRecord>(&dir.state()).unwrap().unwrap(),
-        before
-    );
+    assert_eq!(records::read::<StateRecord>(&dir.state()).unwrap().unwrap(), before);
 
-    fs::File::create(
-        dir.volume("kubernetes.io~empty-dir", "sockets")
-            .join("stop"),
-    )
-    .unwrap()
-    .write_all(b"")
-    .unwrap();
+    fs::File::create(dir.volume("kubernetes.io~empty-dir", "sockets").join("stop")).unwrap().write_all(b"").unwrap();
     assert_eq!(running.wait().await.unwrap().exit.exit_code, 0);
-    let Found::Exited(ended) = node.sandboxes.find("orphan").await.unwrap() else {
-        panic!("not ended")
-    };
-    assert_eq!(
-        (ended.exit.exit_code, ended.started_at),
-        (0, Some(before.started_at))
-    );
+    let Found::Exited(ended) = node.sandboxes.find("orphan").await.unwrap() else { panic!("not ended") };
+    assert_eq!((ended.exit.exit_code, ended.started_at), (0, Some(before.started_at)));
     node.sandboxes.teardown().await.unwrap();
     assert_eq!(node.leftovers(), Vec::<String>::new());
 }
@@ -411,39 +284,24 @@ async fn a_pod_outlives_who_started_it_and_is_found_again() {
 #[tokio::test]
 async fn ends_that_nobody_saw_are_told_apart() {
     let node = Node::new(5);
-    let plan = node
-        .prepare("shimless", "echo up; while :; do sleep 0.05; done")
-        .await;
+    let plan = node.prepare("shimless", "echo up; while :; do sleep 0.05; done").await;
     let running = node.sandboxes.start(&plan).await.unwrap();
     let shim = running.state.shim.pid;
-    nix::sys::signal::kill(
-        nix::unistd::Pid::from_raw(shim),
-        nix::sys::signal::Signal::SIGKILL,
-    )
-    .unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(shim), nix::sys::signal::Signal::SIGKILL).unwrap();
     until("the shim is gone", || match ProcessId::of(shim) {
         Ok(found) if found == running.state.shim && !is_zombie(shim) => Err("alive".into()),
         _ => Ok(()),
     })
     .await;
-    let Found::Running(found) = node.sandboxes.find("shimless").await.unwrap() else {
-        panic!("the pod is gone")
-    };
+    let Found::Running(found) = node.sandboxes.find("shimless").await.unwrap() else { panic!("the pod is gone") };
     found.kill().unwrap();
-    assert_eq!(
-        found.wait().await.unwrap().exit.reason,
-        "ContainerStatusUnknown"
-    );
+    assert_eq!(found.wait().await.unwrap().exit.reason, "ContainerStatusUnknown");
 
-    let mut state: StateRecord = records::read(&node.sandboxes.dir("shimless").state())
-        .unwrap()
-        .unwrap();
+    let mut state: StateRecord = records::read(&node.sandboxes.dir("shimless").state()).unwrap().unwrap();
     node.sandboxes.create_dir(&node.record("rebooted")).unwrap();
     state.process.boot_id = "another".into();
     records::write(&node.sandboxes.dir("rebooted").state(), &state).unwrap();
-    let Found::Exited(ended) = node.sandboxes.find("rebooted").await.unwrap() else {
-        panic!("not ended")
-    };
+    let Found::Exited(ended) = node.sandboxes.find("rebooted").await.unwrap() else { panic!("not ended") };
     assert_eq!(ended.exit.reason, "NodeReboot");
     node.sandboxes.teardown().await.unwrap();
     assert_eq!(node.leftovers(), Vec::<String>::new());
@@ -456,28 +314,16 @@ async fn pods_reach_the_outside_with_the_hosts_address() {
     ferrovirt_node_lite::netns::create(&outside).unwrap();
     let link = format!("fvo{}", node.config.instance);
     let ip = |arguments: String| {
-        let status = Command::new("ip")
-            .args(arguments.split(' '))
-            .status()
-            .unwrap();
+        let status = Command::new("ip").args(arguments.split(' ')).status().unwrap();
         assert!(status.success(), "ip {arguments}");
     };
-    ip(format!(
-        "link add {link} type veth peer name eth0 netns {}",
-        outside.display()
-    ));
+    ip(format!("link add {link} type veth peer name eth0 netns {}", outside.display()));
     ip(format!("addr add 198.51.100.1/30 dev {link}"));
     ip(format!("link set {link} up"));
     // The far side knows no way back to pods: only a translated address gets an answer.
     let listener = ferrovirt_net::netns::enter(&outside, || {
         for arguments in ["addr add 198.51.100.2/30 dev eth0", "link set eth0 up"] {
-            assert!(
-                Command::new("ip")
-                    .args(arguments.split(' '))
-                    .status()?
-                    .success(),
-                "ip {arguments}"
-            );
+            assert!(Command::new("ip").args(arguments.split(' ')).status()?.success(), "ip {arguments}");
         }
         std::net::TcpListener::bind("198.51.100.2:7000")
     })
@@ -489,18 +335,8 @@ async fn pods_reach_the_outside_with_the_hosts_address() {
     });
     let script = "exec timeout 15 bash -c 'exec 3<>/dev/tcp/198.51.100.2/7000 && cat <&3'";
     let plan = node.prepare("client", script).await;
-    let ended = node
-        .sandboxes
-        .start(&plan)
-        .await
-        .unwrap()
-        .wait()
-        .await
-        .unwrap();
-    assert_eq!(
-        (ended.exit.exit_code, node.log("client").as_str()),
-        (0, "welcome\n")
-    );
+    let ended = node.sandboxes.start(&plan).await.unwrap().wait().await.unwrap();
+    assert_eq!((ended.exit.exit_code, node.log("client").as_str()), (0, "welcome\n"));
     assert_eq!(server.join().unwrap(), "198.51.100.1");
     ip(format!("link delete {link}"));
     ferrovirt_node_lite::netns::remove(&outside).unwrap();

@@ -40,13 +40,8 @@ impl Events {
     }
 
     async fn publish(&self, vmi: &VirtualMachineInstance, type_: EventType, reason: &str, message: &str) {
-        let event = Event {
-            type_,
-            reason: reason.into(),
-            note: Some(message.into()),
-            action: reason.into(),
-            secondary: None,
-        };
+        let event =
+            Event { type_, reason: reason.into(), note: Some(message.into()), action: reason.into(), secondary: None };
         if let Err(error) = self.0.publish(&event, &vmi.object_ref(&())).await {
             tracing::debug!(%error, reason, "event not recorded");
         }

@@ -99,7 +99,9 @@ pub(crate) async fn care(context: Arc<Context>, mut object: Object, mut draining
         };
         match outcome {
             Ok(()) => {}
-            Err(error) => tracing::warn!(vmi = name, error = %chain(&error), "cannot care for the instance; trying again"),
+            Err(error) => {
+                tracing::warn!(vmi = name, error = %chain(&error), "cannot care for the instance; trying again")
+            }
         }
         tokio::select! {
             () = tokio::time::sleep(if attempt < SOON { RETRY_SOON } else { RETRY_LATER }) => {}
@@ -398,7 +400,9 @@ async fn update(
         }
         let mut body = json!({ "metadata": { "resourceVersion": newest.resource_version() } });
         body["status"] = serde_json::to_value(&status)?;
-        if let (Some(old), Some(new)) = (serde_json::to_value(&newest.status)?.as_object(), body["status"].as_object_mut()) {
+        if let (Some(old), Some(new)) =
+            (serde_json::to_value(&newest.status)?.as_object(), body["status"].as_object_mut())
+        {
             for key in old.keys() {
                 new.entry(key.clone()).or_insert(serde_json::Value::Null);
             }

@@ -77,9 +77,7 @@ impl Launcher {
         tokio::spawn(read_frames(reader, state_sender, pending));
 
         let mut launcher = Self { requests, state, pid, process };
-        launcher
-            .call(Request::Hello { min_version: protocol::MIN_VERSION, max_version: protocol::VERSION })
-            .await?;
+        launcher.call(Request::Hello { min_version: protocol::MIN_VERSION, max_version: protocol::VERSION }).await?;
         launcher.state.mark_unchanged();
         launcher.call(Request::Subscribe {}).await?;
         Ok(launcher)

@@ -90,7 +90,8 @@ impl Agent {
 
     async fn follow(&self) {
         let context = self.context();
-        let mine = watcher::Config::default().labels(&format!("{}={}", names::NODE_NAME_LABEL, context.config.node_name));
+        let mine =
+            watcher::Config::default().labels(&format!("{}={}", names::NODE_NAME_LABEL, context.config.node_name));
         let instances = Api::<VirtualMachineInstance>::all(context.client.clone());
         let mut events = std::pin::pin!(watcher(instances, mine).default_backoff());
         loop {

@@ -1,7 +1,7 @@
 //! Conditions of VMs and VMIs: set one, keeping its transition time while its status stays the same.
 
-use ferrovirt_api::v1::{VirtualMachineCondition, VirtualMachineInstanceCondition, VirtualMachineInstanceStatus};
 use ferrovirt_api::v1::VirtualMachineInstancePhaseTransitionTimestamp as PhaseTransition;
+use ferrovirt_api::v1::{VirtualMachineCondition, VirtualMachineInstanceCondition, VirtualMachineInstanceStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 macro_rules! set {
@@ -87,9 +87,8 @@ pub fn enter_phase(status: &mut VirtualMachineInstanceStatus, now: &Time, phase:
     }
     status.phase = phase.into();
     if !status.phase_transition_timestamps.iter().any(|t| t.phase == phase) {
-        status.phase_transition_timestamps.push(PhaseTransition {
-            phase: phase.into(),
-            phase_transition_timestamp: Some(now.clone()),
-        });
+        status
+            .phase_transition_timestamps
+            .push(PhaseTransition { phase: phase.into(), phase_transition_timestamp: Some(now.clone()) });
     }
 }

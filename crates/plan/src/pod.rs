@@ -208,7 +208,8 @@ fn add_volume(volume: &VmVolume, volumes: &mut Vec<Volume>, mounts: &mut Vec<Vol
     };
     let named = |name: &str| Volume { name: name.into(), ..Default::default() };
     if let Some(disk) = &volume.container_disk {
-        let image = ImageVolumeSource { reference: Some(disk.image.clone()), pull_policy: some(&disk.image_pull_policy) };
+        let image =
+            ImageVolumeSource { reference: Some(disk.image.clone()), pull_policy: some(&disk.image_pull_policy) };
         let path = format!("/var/run/kubevirt/container-disks/{name}");
         add(Volume { image: Some(image), ..named(&format!("container-disk-{name}")) }, path, true);
     }
@@ -231,7 +232,10 @@ fn add_volume(volume: &VmVolume, volumes: &mut Vec<Volume>, mounts: &mut Vec<Vol
         ),
         (
             format!("{name}-net"),
-            volume.cloud_init_config_drive.as_ref().and_then(|c| Some(c.network_data_secret_ref.as_ref()?.name.clone())),
+            volume
+                .cloud_init_config_drive
+                .as_ref()
+                .and_then(|c| Some(c.network_data_secret_ref.as_ref()?.name.clone())),
         ),
     ];
     for (volume_name, secret) in secrets {

@@ -54,9 +54,14 @@ pub enum Action {
     AddFinalizer,
     RemoveFinalizer,
     Create(Box<VirtualMachineInstance>),
-    Delete { uid: String },
+    Delete {
+        uid: String,
+    },
     /// Become the owner of an instance of our name that nobody controls.
-    Adopt { uid: String, owner: OwnerReference },
+    Adopt {
+        uid: String,
+        owner: OwnerReference,
+    },
 }
 
 /// What the owner wants, from either of the two fields that say so.
@@ -128,10 +133,9 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
             Step::Stop => delete_instance(vmi, &mut plan),
             Step::Replace => {
                 if !status.state_change_requests.iter().any(|r| r.action == request::START) {
-                    status.state_change_requests.push(VirtualMachineStateChangeRequest {
-                        action: request::START.into(),
-                        ..Default::default()
-                    });
+                    status
+                        .state_change_requests
+                        .push(VirtualMachineStateChangeRequest { action: request::START.into(), ..Default::default() });
                 }
                 delete_instance(vmi, &mut plan);
             }
@@ -207,7 +211,8 @@ fn delete_instance(vmi: Option<&VirtualMachineInstance>, plan: &mut Plan) {
 fn forget_done_requests(status: &mut VirtualMachineStatus, vmi: Option<&VirtualMachineInstance>) {
     let current = vmi.and_then(|vmi| vmi.metadata.uid.as_deref());
     let runs = vmi.is_some_and(|vmi| !is_final(vmi) && vmi.metadata.deletion_timestamp.is_none());
-    let stopping = status.state_change_requests.iter().any(|r| r.action == request::STOP && r.uid.as_deref() == current);
+    let stopping =
+        status.state_change_requests.iter().any(|r| r.action == request::STOP && r.uid.as_deref() == current);
     status.state_change_requests.retain(|r| match r.action.as_str() {
         request::STOP => r.uid.is_some() && r.uid.as_deref() == current,
         request::START => !runs || stopping,

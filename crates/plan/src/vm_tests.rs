@@ -15,7 +15,8 @@ fn vm(spec: serde_json::Value) -> VirtualMachine {
         },
         "spec": spec,
     });
-    value["spec"]["template"] = json!({ "metadata": { "labels": { "x": "y" } }, "spec": { "domain": { "devices": {} } } });
+    value["spec"]["template"] =
+        json!({ "metadata": { "labels": { "x": "y" } }, "spec": { "domain": { "devices": {} } } });
     serde_json::from_value(value).unwrap()
 }
 

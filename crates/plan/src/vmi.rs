@@ -44,9 +44,15 @@ pub enum Action {
     RemoveFinalizer,
     CreatePod(Box<Pod>),
     /// Delete the pod. With a resource version the deletion must not race with its binding to a node.
-    DeletePod { name: String, uid: String, resource_version: Option<String> },
+    DeletePod {
+        name: String,
+        uid: String,
+        resource_version: Option<String>,
+    },
     /// Label the instance with the node that it runs on.
-    SetNode { node: String },
+    SetNode {
+        node: String,
+    },
 }
 
 pub fn plan(observed: &Observed<'_>) -> Plan {
@@ -108,7 +114,8 @@ fn with_pod(pod: &Pod, time: &Time, plan: &mut Plan) {
     }
     conditions::enter_phase(status, time, phase::SCHEDULING);
     copy_scheduled_condition(status, &pod_status.conditions.unwrap_or_default(), time);
-    let compute = pod_status.container_statuses.unwrap_or_default().into_iter().find(|c| c.name == names::COMPUTE_CONTAINER);
+    let compute =
+        pod_status.container_statuses.unwrap_or_default().into_iter().find(|c| c.name == names::COMPUTE_CONTAINER);
     match (pod_phase, node) {
         ("Succeeded" | "Failed", _) => {
             conditions::enter_phase(status, time, phase::FAILED);

@@ -15,8 +15,10 @@ fn vmi(phase: &str) -> VirtualMachineInstance {
 }
 
 fn pod(node: Option<&str>, phase: &str, running: bool) -> Pod {
-    let state = if running { json!({ "running": {} }) } else { json!({ "waiting": { "reason": "ContainerCreating" } }) };
-    let container = json!({ "name": "compute", "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": state });
+    let state =
+        if running { json!({ "running": {} }) } else { json!({ "waiting": { "reason": "ContainerCreating" } }) };
+    let container =
+        json!({ "name": "compute", "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": state });
     serde_json::from_value(json!({
         "metadata": { "name": "p", "uid": "pod-uid", "resourceVersion": "7" },
         "spec": { "nodeName": node, "containers": [] },
@@ -105,6 +107,7 @@ fn the_pod_is_named_by_its_instance() {
     assert!(one.metadata.name.unwrap().starts_with("virt-launcher-a-"));
     let spec = one.spec.unwrap();
     assert_eq!(spec.security_context.unwrap().run_as_user, Some(107));
-    let memory: u64 = spec.containers[0].resources.as_ref().unwrap().requests.as_ref().unwrap()["memory"].0.parse().unwrap();
+    let memory: u64 =
+        spec.containers[0].resources.as_ref().unwrap().requests.as_ref().unwrap()["memory"].0.parse().unwrap();
     assert!(memory > 64 << 20, "the overhead is on top of the guest's own memory: {memory}");
 }

@@ -91,11 +91,7 @@ pub fn apply(
     if !applied.is_object() {
         return Err(ApplyError::NotAnObject);
     }
-    if applied
-        .pointer("/metadata/managedFields")
-        .and_then(Value::as_array)
-        .is_some_and(|list| !list.is_empty())
-    {
+    if applied.pointer("/metadata/managedFields").and_then(Value::as_array).is_some_and(|list| !list.is_empty()) {
         return Err(ApplyError::ManagedFields);
     }
     if depth(applied, 0) > MAX_DEPTH || live.is_some_and(|live| depth(live, 0) > MAX_DEPTH) {
@@ -109,10 +105,7 @@ pub fn apply(
     let applied = without_nulls(&without_managed_fields(applied));
 
     let wanted = tracked(walk::fields_of(node, &applied, 0));
-    let mine = entries
-        .iter()
-        .position(|e| e.is_of(manager, Operation::Apply))
-        .map(|at| entries.remove(at));
+    let mine = entries.iter().position(|e| e.is_of(manager, Operation::Apply)).map(|at| entries.remove(at));
     let before = mine.as_ref().map(|e| e.fields.clone()).unwrap_or_default();
 
     let merged = merge::merge(node, &live, &applied, 0);
@@ -127,10 +120,7 @@ pub fn apply(
             entry.fields = entry.fields.without(&contested);
         } else {
             let shown = entry.shown();
-            conflicts.extend(contested.paths().into_iter().map(|path| Conflict {
-                manager: shown.clone(),
-                path,
-            }));
+            conflicts.extend(contested.paths().into_iter().map(|path| Conflict { manager: shown.clone(), path }));
         }
     }
     if !conflicts.is_empty() {
@@ -146,11 +136,7 @@ pub fn apply(
     }
     // A repeated apply must not make a new revision, so the time only moves with the content.
     let time = match mine {
-        Some(old)
-            if old.fields == wanted && result == live && old.api_version == manager.api_version =>
-        {
-            old.time
-        }
+        Some(old) if old.fields == wanted && result == live && old.api_version == manager.api_version => old.time,
         _ => manager.time.clone(),
     };
     entries.push(Entry {
@@ -183,16 +169,10 @@ pub fn track_update(schema: &Schema, old: Option<&Value>, new: &mut Value, manag
         entries = managers::read(old);
     }
     let after = without_managed_fields(new);
-    let before = old.map_or_else(
-        || Value::Object(serde_json::Map::new()),
-        without_managed_fields,
-    );
+    let before = old.map_or_else(|| Value::Object(serde_json::Map::new()), without_managed_fields);
 
     let touched = tracked(walk::changed(node, &before, &after, 0));
-    let mine = entries
-        .iter()
-        .position(|e| e.is_of(manager, Operation::Update))
-        .map(|at| entries.remove(at));
+    let mine = entries.iter().position(|e| e.is_of(manager, Operation::Update)).map(|at| entries.remove(at));
     for entry in &mut entries {
         entry.fields = walk::existing(&entry.fields.without(&touched), node, &after, 0);
     }
@@ -253,10 +233,7 @@ fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
             let kept = fields.iter().filter(|(_, v)| !v.is_null());
-            Value::Object(
-                kept.map(|(name, v)| (name.clone(), without_nulls(v)))
-                    .collect(),
-            )
+            Value::Object(kept.map(|(name, v)| (name.clone(), without_nulls(v))).collect())
         }
         Value::Array(list) => Value::Array(list.iter().map(without_nulls).collect()),
         other => other.clone(),
@@ -265,10 +242,7 @@ fn without_nulls(value: &Value) -> Value {
 
 fn conflict_message(conflicts: &[Conflict]) -> String {
     if let [one] = conflicts {
-        return format!(
-            "Apply failed with 1 conflict: conflict with {}: {}",
-            one.manager, one.path
-        );
+        return format!("Apply failed with 1 conflict: conflict with {}: {}", one.manager, one.path);
     }
     let mut managers: Vec<&str> = conflicts.iter().map(|c| c.manager.as_str()).collect();
     managers.sort_unstable();
@@ -276,16 +250,7 @@ fn conflict_message(conflicts: &[Conflict]) -> String {
     let mut lines = Vec::new();
     for manager in managers {
         lines.push(format!("conflicts with {manager}:"));
-        lines.extend(
-            conflicts
-                .iter()
-                .filter(|c| c.manager == manager)
-                .map(|c| format!("- {}", c.path)),
-        );
+        lines.extend(conflicts.iter().filter(|c| c.manager == manager).map(|c| format!("- {}", c.path)));
     }
-    format!(
-        "Apply failed with {} conflicts: {}",
-        conflicts.len(),
-        lines.join("\n")
-    )
+    format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
 }

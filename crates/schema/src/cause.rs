@@ -44,12 +44,7 @@ impl CauseKind {
 
 impl Cause {
     pub fn required(field: impl Into<String>, detail: &str) -> Self {
-        Self::worded(
-            CauseKind::FieldValueRequired,
-            field,
-            "Required value",
-            detail,
-        )
+        Self::worded(CauseKind::FieldValueRequired, field, "Required value", detail)
     }
 
     pub fn invalid(field: impl Into<String>, value: &Value, detail: impl AsRef<str>) -> Self {
@@ -59,12 +54,7 @@ impl Cause {
 
     pub fn type_invalid(field: impl Into<String>, value: &Value, detail: impl AsRef<str>) -> Self {
         let head = format!("Invalid value: {}", Shown(value));
-        Self::worded(
-            CauseKind::FieldValueTypeInvalid,
-            field,
-            &head,
-            detail.as_ref(),
-        )
+        Self::worded(CauseKind::FieldValueTypeInvalid, field, &head, detail.as_ref())
     }
 
     pub fn not_supported(field: impl Into<String>, value: &Value, supported: &[Value]) -> Self {
@@ -76,11 +66,7 @@ impl Cause {
             let _ = write!(detail, "{comma}{text:?}");
         }
         let head = format!("Unsupported value: {}", Shown(value));
-        let detail = if supported.is_empty() {
-            detail
-        } else {
-            format!("supported values: {detail}")
-        };
+        let detail = if supported.is_empty() { detail } else { format!("supported values: {detail}") };
         Self::worded(CauseKind::FieldValueNotSupported, field, &head, &detail)
     }
 
@@ -93,12 +79,7 @@ impl Cause {
     pub fn too_many(field: impl Into<String>, actual: usize, max: u64) -> Self {
         let items = if max == 1 { "item" } else { "items" };
         let detail = format!("must have at most {max} {items}");
-        Self::worded(
-            CauseKind::FieldValueTooMany,
-            field,
-            &format!("Too many: {actual}"),
-            &detail,
-        )
+        Self::worded(CauseKind::FieldValueTooMany, field, &format!("Too many: {actual}"), &detail)
     }
 
     pub fn duplicate(field: impl Into<String>, value: &Value) -> Self {
@@ -111,27 +92,15 @@ impl Cause {
     }
 
     fn worded(kind: CauseKind, field: impl Into<String>, head: &str, detail: &str) -> Self {
-        let message = if detail.is_empty() {
-            head.to_owned()
-        } else {
-            format!("{head}: {detail}")
-        };
-        Self {
-            kind,
-            field: field.into(),
-            message,
-        }
+        let message = if detail.is_empty() { head.to_owned() } else { format!("{head}: {detail}") };
+        Self { kind, field: field.into(), message }
     }
 }
 
 /// `field: message`, with the placeholder that clients know for a cause about the whole document.
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let field = if self.field.is_empty() {
-            "<nil>"
-        } else {
-            &self.field
-        };
+        let field = if self.field.is_empty() { "<nil>" } else { &self.field };
         write!(f, "{field}: {}", self.message)
     }
 }

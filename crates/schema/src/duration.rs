@@ -27,20 +27,14 @@ pub fn parse(text: &str) -> Option<i64> {
     while !rest.is_empty() {
         let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let (number, tail) = rest.split_at(end);
-        let end = tail
-            .find(|c: char| c.is_ascii_digit() || c == '.')
-            .unwrap_or(tail.len());
+        let end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(end);
         let (_, scale) = UNITS.iter().find(|(name, _)| *name == unit)?;
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
         if whole.is_empty() && fraction.is_empty() {
             return None;
         }
-        let whole: i64 = if whole.is_empty() {
-            0
-        } else {
-            whole.parse().ok()?
-        };
+        let whole: i64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
         total = total.checked_add(whole.checked_mul(*scale)?)?;
         let mut place = *scale;
         for digit in fraction.bytes() {

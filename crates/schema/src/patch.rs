@@ -27,9 +27,7 @@ pub enum PatchError {
     TestFailed(String),
     #[error("{0}: invalid index referenced")]
     Index(String),
-    #[error(
-        "Unable to complete the copy, the accumulated size increase of copy is {0}, exceeding the limit"
-    )]
+    #[error("Unable to complete the copy, the accumulated size increase of copy is {0}, exceeding the limit")]
     CopyLimit(usize),
     #[error("{0}")]
     Strategic(String),
@@ -40,10 +38,7 @@ pub enum PatchError {
 impl PatchError {
     /// Whether the patch could not even be read, as opposed to not fitting the document.
     pub fn is_malformed(&self) -> bool {
-        matches!(
-            self,
-            PatchError::Malformed(_) | PatchError::TooManyOperations { .. }
-        )
+        matches!(self, PatchError::Malformed(_) | PatchError::TooManyOperations { .. })
     }
 }
 
@@ -82,16 +77,8 @@ pub(crate) fn depth(value: &Value, above: usize) -> usize {
         return above;
     }
     match value {
-        Value::Array(list) => list
-            .iter()
-            .map(|v| depth(v, above + 1))
-            .max()
-            .unwrap_or(above + 1),
-        Value::Object(fields) => fields
-            .values()
-            .map(|v| depth(v, above + 1))
-            .max()
-            .unwrap_or(above + 1),
+        Value::Array(list) => list.iter().map(|v| depth(v, above + 1)).max().unwrap_or(above + 1),
+        Value::Object(fields) => fields.values().map(|v| depth(v, above + 1)).max().unwrap_or(above + 1),
         _ => above,
     }
 }

@@ -40,11 +40,7 @@ pub enum ProtoError {
     #[error("the message table cannot be read")]
     Table(#[source] serde_json::Error),
     #[error("the message table gives field {field} of {message} the unknown type {kind:?}")]
-    TableType {
-        message: String,
-        field: String,
-        kind: String,
-    },
+    TableType { message: String, field: String, kind: String },
     #[error("no protobuf message is known for {0}")]
     UnknownMessage(String),
     #[error("provided data does not appear to be a protobuf message: the prefix is missing")]
@@ -52,11 +48,7 @@ pub enum ProtoError {
     #[error("the protobuf data ends early")]
     Truncated,
     #[error("field number {number} of {message} has the unexpected wire type {wire}")]
-    WireType {
-        message: String,
-        number: u32,
-        wire: u8,
-    },
+    WireType { message: String, number: u32, wire: u8 },
     #[error("a string field is not UTF-8")]
     Utf8,
     #[error("a field that carries JSON holds something else")]
@@ -64,11 +56,7 @@ pub enum ProtoError {
     #[error("messages nest deeper than {MAX_DEPTH} levels")]
     TooDeep,
     #[error("{field}: {found} is not a {wanted}")]
-    Value {
-        field: String,
-        found: String,
-        wanted: &'static str,
-    },
+    Value { field: String, found: String, wanted: &'static str },
     #[error("the object has no apiVersion and kind")]
     NoTypeMeta,
 }
@@ -157,11 +145,8 @@ impl ProtoTable {
         let source: SourceTable = serde_json::from_slice(bytes).map_err(ProtoError::Table)?;
         let mut names: Vec<&String> = source.messages.keys().collect();
         names.sort();
-        let by_name: HashMap<String, usize> = names
-            .iter()
-            .enumerate()
-            .map(|(at, name)| ((*name).clone(), at))
-            .collect();
+        let by_name: HashMap<String, usize> =
+            names.iter().enumerate().map(|(at, name)| ((*name).clone(), at)).collect();
         let mut messages = Vec::with_capacity(names.len());
         for name in names {
             let Some(source) = source.messages.get(name) else {
@@ -173,12 +158,7 @@ impl ProtoTable {
             }
             fields.sort_by_key(|f| f.number);
             let is_list = source.list && fields.len() == 1;
-            messages.push(Message {
-                name: name.clone(),
-                special: Special::of(name),
-                fields,
-                is_list,
-            });
+            messages.push(Message { name: name.clone(), special: Special::of(name), fields, is_list });
         }
         Ok(Self { messages, by_name })
     }
@@ -191,11 +171,7 @@ impl ProtoTable {
     pub fn message_for(&self, api_version: &str, kind: &str) -> Option<&str> {
         names::candidates(api_version, kind)
             .into_iter()
-            .find_map(|name| {
-                self.by_name
-                    .get_key_value(&name)
-                    .map(|(name, _)| name.as_str())
-            })
+            .find_map(|name| self.by_name.get_key_value(&name).map(|(name, _)| name.as_str()))
     }
 
     /// Reads one message, without envelope.
@@ -215,12 +191,7 @@ impl ProtoTable {
 
     /// Writes what a client reads. The object names its own type.
     pub fn encode_object(&self, object: &Value) -> Result<Vec<u8>, ProtoError> {
-        let text = |name: &str| {
-            object
-                .get(name)
-                .and_then(Value::as_str)
-                .filter(|t| !t.is_empty())
-        };
+        let text = |name: &str| object.get(name).and_then(Value::as_str).filter(|t| !t.is_empty());
         let (Some(api_version), Some(kind)) = (text("apiVersion"), text("kind")) else {
             return Err(ProtoError::NoTypeMeta);
         };
@@ -251,18 +222,11 @@ impl ProtoTable {
     }
 
     fn index(&self, message: &str) -> Result<usize, ProtoError> {
-        self.by_name
-            .get(message)
-            .copied()
-            .ok_or_else(|| ProtoError::UnknownMessage(message.to_owned()))
+        self.by_name.get(message).copied().ok_or_else(|| ProtoError::UnknownMessage(message.to_owned()))
     }
 }
 
-fn read_field(
-    by_name: &HashMap<String, usize>,
-    message: &str,
-    field: &SourceField,
-) -> Result<Field, ProtoError> {
+fn read_field(by_name: &HashMap<String, usize>, message: &str, field: &SourceField) -> Result<Field, ProtoError> {
     let kind_of = |text: &str| match text {
         "string" => Ok(Kind::String),
         "bool" => Ok(Kind::Bool),
@@ -271,9 +235,7 @@ fn read_field(
         "double" => Ok(Kind::Double),
         "bytes" => Ok(Kind::Bytes),
         other => match other.strip_prefix("message:") {
-            Some(name) => Ok(by_name
-                .get(name)
-                .map_or(Kind::Missing, |at| Kind::Message(*at))),
+            Some(name) => Ok(by_name.get(name).map_or(Kind::Missing, |at| Kind::Message(*at))),
             None => Err(ProtoError::TableType {
                 message: message.to_owned(),
                 field: field.name.clone(),
@@ -282,10 +244,7 @@ fn read_field(
         },
     };
     let (label, kind) = match field.label.as_str() {
-        "map" => (
-            Label::Map,
-            kind_of(field.value.as_deref().unwrap_or("string"))?,
-        ),
+        "map" => (Label::Map, kind_of(field.value.as_deref().unwrap_or("string"))?),
         "repeated" => (Label::Repeated, kind_of(&field.kind)?),
         _ => (Label::Optional, kind_of(&field.kind)?),
     };

@@ -52,8 +52,7 @@ pub fn parse(text: &str) -> Option<(i64, u32)> {
         }
         _ => return None,
     };
-    let seconds =
-        days_from_civil(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second - offset;
+    let seconds = days_from_civil(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second - offset;
     Some((seconds, nanos))
 }
 
@@ -64,22 +63,13 @@ pub fn format(seconds: i64) -> String {
 
 /// With microseconds, as Kubernetes writes `MicroTime`.
 pub fn format_micros(seconds: i64, nanos: u32) -> String {
-    format!(
-        "{}.{:06}Z",
-        civil_text(seconds),
-        nanos.min(999_999_999) / 1000
-    )
+    format!("{}.{:06}Z", civil_text(seconds), nanos.min(999_999_999) / 1000)
 }
 
 fn civil_text(seconds: i64) -> String {
     let (days, rest) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     let (year, month, day) = civil_from_days(days);
-    format!(
-        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}",
-        rest / 3600,
-        rest / 60 % 60,
-        rest % 60
-    )
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60)
 }
 
 pub(crate) fn days_in_month(year: i64, month: i64) -> i64 {
@@ -105,16 +95,11 @@ fn civil_from_days(days: i64) -> (i64, i64, i64) {
     let days = days.saturating_add(719_468);
     let era = days.div_euclid(146_097);
     let day_of_era = days.rem_euclid(146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let shifted = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 {
-        shifted + 3
-    } else {
-        shifted - 9
-    };
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
     (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
@@ -134,10 +119,7 @@ mod tests {
             assert_eq!(parse(text), Some((seconds, 0)), "{text}");
             assert_eq!(format(seconds), text);
         }
-        assert_eq!(
-            parse("2024-02-29T14:34:56.25+02:00"),
-            Some((1_709_210_096, 250_000_000))
-        );
+        assert_eq!(parse("2024-02-29T14:34:56.25+02:00"), Some((1_709_210_096, 250_000_000)));
         assert_eq!(format_micros(0, 1_500), "1970-01-01T00:00:00.000001Z");
         for bad in [
             "",

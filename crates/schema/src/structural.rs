@@ -61,13 +61,7 @@ impl Schema {
 
     /// The schema that knows nothing and allows everything.
     pub fn any() -> Self {
-        Self {
-            root: Arc::new(Node {
-                preserve_unknown: true,
-                ..Node::default()
-            }),
-            warnings: Arc::default(),
-        }
+        Self { root: Arc::new(Node { preserve_unknown: true, ..Node::default() }), warnings: Arc::default() }
     }
 
     /// What was read but cannot be honoured, such as a pattern that the regex engine does not support.
@@ -91,10 +85,7 @@ impl Definitions {
 
     pub fn get(&self, name: &str) -> Option<Schema> {
         let root = self.by_name.get(name)?.get()?.clone();
-        Some(Schema {
-            root,
-            warnings: self.warnings.clone(),
-        })
+        Some(Schema { root, warnings: self.warnings.clone() })
     }
 
     pub fn names(&self) -> impl Iterator<Item = &str> {

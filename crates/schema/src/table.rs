@@ -62,11 +62,7 @@ impl Column {
             "date" => ColumnKind::Date,
             _ => ColumnKind::String,
         };
-        let priority = entry
-            .get("priority")
-            .and_then(Value::as_i64)
-            .and_then(|n| i32::try_from(n).ok())
-            .unwrap_or(0);
+        let priority = entry.get("priority").and_then(Value::as_i64).and_then(|n| i32::try_from(n).ok()).unwrap_or(0);
         Ok(Self {
             format: text("format").to_owned(),
             description: text("description").to_owned(),
@@ -109,16 +105,10 @@ impl Column {
 
 /// The columns of a custom resource: its name, then what its definition asks for, or its age where it asks for nothing.
 pub fn crd_columns(entries: &[Value]) -> Result<Vec<Column>, PathError> {
-    let mut out = vec![Column {
-        format: "name".to_owned(),
-        ..Column::new("Name", ColumnKind::String, ".metadata.name")?
-    }];
+    let mut out =
+        vec![Column { format: "name".to_owned(), ..Column::new("Name", ColumnKind::String, ".metadata.name")? }];
     if entries.is_empty() {
-        out.push(Column::new(
-            "Age",
-            ColumnKind::Date,
-            ".metadata.creationTimestamp",
-        )?);
+        out.push(Column::new("Age", ColumnKind::Date, ".metadata.creationTimestamp")?);
     }
     for entry in entries {
         out.push(Column::from_crd(entry)?);

@@ -51,15 +51,8 @@ fn update(live: &Value, name: &str, change: impl FnOnce(&mut Value)) -> Value {
 }
 
 fn owned(object: &Value, name: &str) -> Value {
-    let entries = object
-        .pointer("/metadata/managedFields")
-        .and_then(Value::as_array)
-        .cloned()
-        .unwrap_or_default();
-    entries
-        .into_iter()
-        .find(|e| e["manager"] == name)
-        .map_or(Value::Null, |e| e["fieldsV1"].clone())
+    let entries = object.pointer("/metadata/managedFields").and_then(Value::as_array).cloned().unwrap_or_default();
+    entries.into_iter().find(|e| e["manager"] == name).map_or(Value::Null, |e| e["fieldsV1"].clone())
 }
 
 #[test]
@@ -78,11 +71,7 @@ fn an_applier_owns_what_it_says() {
     );
     let entry = &first["metadata"]["managedFields"][0];
     assert_eq!(
-        (
-            entry["operation"].as_str(),
-            entry["fieldsType"].as_str(),
-            entry["apiVersion"].as_str()
-        ),
+        (entry["operation"].as_str(), entry["fieldsType"].as_str(), entry["apiVersion"].as_str()),
         (Some("Apply"), Some("FieldsV1"), Some("example.io/v1"))
     );
 }
@@ -90,12 +79,7 @@ fn an_applier_owns_what_it_says() {
 #[test]
 fn merging_and_removal() {
     for (what, first, second, expected) in [
-        (
-            "a value goes",
-            json!({"replicas": 1, "image": "a"}),
-            json!({"image": "a"}),
-            json!({"image": "a"}),
-        ),
+        ("a value goes", json!({"replicas": 1, "image": "a"}), json!({"image": "a"}), json!({"image": "a"})),
         (
             "an emptied map goes",
             json!({"labels": {"a": "1"}, "image": "a"}),
@@ -120,18 +104,8 @@ fn merging_and_removal() {
             json!({"disks": [{"name": "a", "size": 1}]}),
             json!({"disks": [{"name": "a", "size": 1}]}),
         ),
-        (
-            "a set member goes",
-            json!({"tags": ["a", "b"]}),
-            json!({"tags": ["b", "c"]}),
-            json!({"tags": ["b", "c"]}),
-        ),
-        (
-            "an atomic list is replaced",
-            json!({"args": ["a", "b"]}),
-            json!({"args": ["c"]}),
-            json!({"args": ["c"]}),
-        ),
+        ("a set member goes", json!({"tags": ["a", "b"]}), json!({"tags": ["b", "c"]}), json!({"tags": ["b", "c"]})),
+        ("an atomic list is replaced", json!({"args": ["a", "b"]}), json!({"args": ["c"]}), json!({"args": ["c"]})),
         (
             "an atomic map is replaced",
             json!({"whole": {"a": "1"}}),
@@ -144,12 +118,7 @@ fn merging_and_removal() {
             json!({"disks": [{"name": "b"}, {"name": "a"}]}),
             json!({"disks": [{"name": "b"}, {"name": "a"}]}),
         ),
-        (
-            "everything goes",
-            json!({"image": "a"}),
-            json!({}),
-            json!({}),
-        ),
+        ("everything goes", json!({"image": "a"}), json!({}), json!({})),
     ] {
         let first = put(None, first, "me");
         assert_eq!(put(Some(&first), second, "me")["spec"], expected, "{what}");
@@ -158,52 +127,28 @@ fn merging_and_removal() {
 
 #[test]
 fn empty_containers() {
-    let applied = put(
-        None,
-        json!({"args": [], "tags": [], "labels": {}, "whole": {}}),
-        "me",
-    );
+    let applied = put(None, json!({"args": [], "tags": [], "labels": {}, "whole": {}}), "me");
     let expected = json!({"f:spec": {"f:args": {}, "f:labels": {}, "f:whole": {}}});
-    assert_eq!(
-        owned(&applied, "me"),
-        expected,
-        "an empty set has no element to own"
-    );
+    assert_eq!(owned(&applied, "me"), expected, "an empty set has no element to own");
     let mut created = object(json!({"args": [], "tags": [], "labels": {}}));
     track_update(&schema(), None, &mut created, &manager("me"));
-    assert_eq!(
-        owned(&created, "me"),
-        json!({"f:spec": {".": {}, "f:args": {}, "f:tags": {}, "f:labels": {}}})
-    );
+    assert_eq!(owned(&created, "me"), json!({"f:spec": {".": {}, "f:args": {}, "f:tags": {}, "f:labels": {}}}));
     let filled = put(None, json!({"labels": {"a": "1"}, "image": "i"}), "me");
     let emptied = update(&filled, "other", |o| o["spec"]["labels"] = json!({}));
-    assert_eq!(
-        owned(&emptied, "other"),
-        Value::Null,
-        "to empty is to remove"
-    );
+    assert_eq!(owned(&emptied, "other"), Value::Null, "to empty is to remove");
 }
 
 #[test]
 fn an_element_goes_with_those_who_listed_it() {
-    let listed = put(
-        None,
-        json!({"disks": [{"name": "a"}, {"name": "b"}]}),
-        "one",
-    );
-    let touched = update(&listed, "editor", |o| {
-        o["spec"]["disks"][0]["size"] = json!(2)
-    });
+    let listed = put(None, json!({"disks": [{"name": "a"}, {"name": "b"}]}), "one");
+    let touched = update(&listed, "editor", |o| o["spec"]["disks"][0]["size"] = json!(2));
     assert_eq!(
         put(Some(&touched), json!({"disks": [{"name": "b"}]}), "one")["spec"],
         json!({"disks": [{"name": "b"}]})
     );
     let both = put(Some(&touched), json!({"disks": [{"name": "a"}]}), "two");
     let left = put(Some(&both), json!({"disks": [{"name": "b"}]}), "one");
-    assert_eq!(
-        left["spec"],
-        json!({"disks": [{"name": "a", "size": 2}, {"name": "b"}]})
-    );
+    assert_eq!(left["spec"], json!({"disks": [{"name": "a", "size": 2}, {"name": "b"}]}));
 }
 
 #[test]
@@ -213,28 +158,16 @@ fn elements_of_others_keep_their_place() {
         (vec!["a", "b"], vec!["n"], vec!["a", "b", "n"]),
         (vec!["a", "b"], vec!["n", "b"], vec!["a", "n", "b"]),
         (vec!["a", "x", "b"], vec!["b", "a"], vec!["x", "b", "a"]),
-        (
-            vec!["a", "x", "b", "y"],
-            vec!["a", "n", "b"],
-            vec!["a", "x", "n", "b", "y"],
-        ),
+        (vec!["a", "x", "b", "y"], vec!["a", "n", "b"], vec!["a", "x", "n", "b", "y"]),
     ] {
         let one = put(None, names(&live), "one");
-        assert_eq!(
-            put(Some(&one), names(&applied), "two")["spec"],
-            names(&expected),
-            "{live:?} + {applied:?}"
-        );
+        assert_eq!(put(Some(&one), names(&applied), "two")["spec"], names(&expected), "{live:?} + {applied:?}");
     }
 }
 
 #[test]
 fn two_managers_share_an_object() {
-    let one = put(
-        None,
-        json!({"replicas": 1, "disks": [{"name": "a", "bus": "x"}], "tags": ["t"]}),
-        "one",
-    );
+    let one = put(None, json!({"replicas": 1, "disks": [{"name": "a", "bus": "x"}], "tags": ["t"]}), "one");
     let both = put(
         Some(&one),
         json!({"image": "i", "disks": [{"name": "a", "size": 3}, {"name": "b"}], "tags": ["t", "u"]}),
@@ -245,23 +178,12 @@ fn two_managers_share_an_object() {
         json!({"replicas": 1, "image": "i", "disks": [{"name": "a", "bus": "x", "size": 3}, {"name": "b"}], "tags": ["t", "u"]})
     );
     let left = put(Some(&both), json!({}), "two");
-    assert_eq!(
-        left["spec"],
-        json!({"replicas": 1, "disks": [{"name": "a", "bus": "x"}], "tags": ["t"]})
-    );
+    assert_eq!(left["spec"], json!({"replicas": 1, "disks": [{"name": "a", "bus": "x"}], "tags": ["t"]}));
     assert_eq!(owned(&left, "two"), json!({"f:spec": {}}));
     let same = put(Some(&one), json!({"replicas": 1}), "two");
-    assert_eq!(
-        owned(&same, "two"),
-        json!({"f:spec": {"f:replicas": {}}}),
-        "the same value is shared, not fought over"
-    );
+    assert_eq!(owned(&same, "two"), json!({"f:spec": {"f:replicas": {}}}), "the same value is shared, not fought over");
     let apart = put(Some(&same), json!({}), "one");
-    assert_eq!(
-        apart["spec"],
-        json!({"replicas": 1}),
-        "the other owner keeps it"
-    );
+    assert_eq!(apart["spec"], json!({"replicas": 1}), "the other owner keeps it");
 }
 
 #[test]
@@ -272,25 +194,11 @@ fn conflicts() {
         "one",
     );
     let edited = update(&one, "editor", |o| o["spec"]["replicas"] = json!(5));
-    assert_eq!(
-        owned(&edited, "editor"),
-        json!({"f:spec": {"f:replicas": {}}})
-    );
-    assert_eq!(
-        owned(&edited, "one").pointer("/f:spec/f:replicas"),
-        None,
-        "an update takes the field over"
-    );
+    assert_eq!(owned(&edited, "editor"), json!({"f:spec": {"f:replicas": {}}}));
+    assert_eq!(owned(&edited, "one").pointer("/f:spec/f:replicas"), None, "an update takes the field over");
 
     let refuse = |spec: Value, who: &str| {
-        apply(
-            &schema(),
-            Some(&edited),
-            &object(spec),
-            &manager(who),
-            false,
-        )
-        .expect_err("conflict")
+        apply(&schema(), Some(&edited), &object(spec), &manager(who), false).expect_err("conflict")
     };
     let error = refuse(json!({"replicas": 2}), "two");
     assert_eq!(
@@ -299,16 +207,8 @@ fn conflicts() {
     );
     let causes = error.causes();
     assert_eq!(
-        (
-            causes[0].kind.as_str(),
-            causes[0].field.as_str(),
-            causes[0].message.as_str()
-        ),
-        (
-            "FieldManagerConflict",
-            ".spec.replicas",
-            r#"conflict with "editor" using example.io/v1"#
-        )
+        (causes[0].kind.as_str(), causes[0].field.as_str(), causes[0].message.as_str()),
+        ("FieldManagerConflict", ".spec.replicas", r#"conflict with "editor" using example.io/v1"#)
     );
     let error = refuse(
         json!({"replicas": 2, "disks": [{"name": "a", "bus": "y"}], "ports": [{"port": 80, "protocol": "TCP", "name": "m"}]}),
@@ -319,39 +219,22 @@ fn conflicts() {
         "Apply failed with 3 conflicts: conflicts with \"editor\" using example.io/v1:\n- .spec.replicas\nconflicts with \"one\":\n- .spec.disks[name=\"a\"].bus\n- .spec.ports[port=80,protocol=\"TCP\"].name"
     );
 
-    let forced = apply(
-        &schema(),
-        Some(&edited),
-        &object(json!({"replicas": 2})),
-        &manager("two"),
-        true,
-    )
-    .expect("forced");
+    let forced =
+        apply(&schema(), Some(&edited), &object(json!({"replicas": 2})), &manager("two"), true).expect("forced");
     assert_eq!(forced["spec"]["replicas"], 2);
-    assert_eq!(
-        owned(&forced, "editor"),
-        Value::Null,
-        "an entry that owns nothing goes"
-    );
+    assert_eq!(owned(&forced, "editor"), Value::Null, "an entry that owns nothing goes");
 }
 
 #[test]
 fn bad_configurations() {
     let managed = json!({"metadata": {"managedFields": [{"manager": "x"}]}});
-    assert_eq!(
-        apply(&schema(), None, &managed, &manager("m"), false),
-        Err(ApplyError::ManagedFields)
-    );
-    assert_eq!(
-        apply(&schema(), None, &json!([]), &manager("m"), false),
-        Err(ApplyError::NotAnObject)
-    );
+    assert_eq!(apply(&schema(), None, &managed, &manager("m"), false), Err(ApplyError::ManagedFields));
+    assert_eq!(apply(&schema(), None, &json!([]), &manager("m"), false), Err(ApplyError::NotAnObject));
 }
 
 #[test]
 fn updates_are_tracked() {
-    let mut created =
-        object(json!({"labels": {"a": "1"}, "disks": [{"name": "d", "size": 1}], "free": {}}));
+    let mut created = object(json!({"labels": {"a": "1"}, "disks": [{"name": "d", "size": 1}], "free": {}}));
     created["metadata"]["labels"] = json!({"l": "v"});
     created["metadata"]["uid"] = json!("u");
     track_update(&schema(), None, &mut created, &manager("creator"));
@@ -364,27 +247,13 @@ fn updates_are_tracked() {
     );
     let same = update(&created, "other", |_| {});
     assert_eq!(same, created, "no change, no entry");
-    let removed = update(&created, "other", |o| {
-        drop(o["spec"].as_object_mut().map(|s| s.remove("disks")))
-    });
+    let removed = update(&created, "other", |o| drop(o["spec"].as_object_mut().map(|s| s.remove("disks"))));
     assert_eq!(owned(&removed, "creator").pointer("/f:spec/f:disks"), None);
     assert_eq!(owned(&removed, "other"), Value::Null);
-    let reset = update(&created, "other", |o| {
-        o["metadata"]["managedFields"] = json!([{}])
-    });
+    let reset = update(&created, "other", |o| o["metadata"]["managedFields"] = json!([{}]));
     assert_eq!(reset.pointer("/metadata/managedFields"), None);
-    let dropped = update(&created, "other", |o| {
-        drop(
-            o["metadata"]
-                .as_object_mut()
-                .map(|m| m.remove("managedFields")),
-        )
-    });
-    assert_eq!(
-        owned(&dropped, "creator"),
-        owned(&created, "creator"),
-        "leaving the list out changes nothing"
-    );
+    let dropped = update(&created, "other", |o| drop(o["metadata"].as_object_mut().map(|m| m.remove("managedFields"))));
+    assert_eq!(owned(&dropped, "creator"), owned(&created, "creator"), "leaving the list out changes nothing");
 }
 
 #[test]
@@ -392,21 +261,12 @@ fn status_writers_are_apart() {
     let live = put(None, json!({"replicas": 1}), "me");
     let mut new = live.clone();
     new["status"] = json!({"ready": true});
-    let status = Manager {
-        subresource: Some("status".into()),
-        ..manager("me")
-    };
+    let status = Manager { subresource: Some("status".into()), ..manager("me") };
     track_update(&schema(), Some(&live), &mut new, &status);
-    let entries = new["metadata"]["managedFields"]
-        .as_array()
-        .expect("a list")
-        .clone();
+    let entries = new["metadata"]["managedFields"].as_array().expect("a list").clone();
     assert_eq!(entries.len(), 2);
     assert_eq!(
-        (
-            entries[1]["subresource"].as_str(),
-            entries[1]["operation"].as_str()
-        ),
+        (entries[1]["subresource"].as_str(), entries[1]["operation"].as_str()),
         (Some("status"), Some("Update"))
     );
 }
@@ -417,16 +277,11 @@ fn old_updaters_are_merged() {
     for n in 0..15 {
         let mut new = live.clone();
         new["spec"][format!("x{n}")] = json!(n);
-        let who = Manager {
-            time: format!("2024-01-01T00:00:{n:02}Z"),
-            ..manager(&format!("m{n}"))
-        };
+        let who = Manager { time: format!("2024-01-01T00:00:{n:02}Z"), ..manager(&format!("m{n}")) };
         track_update(&Schema::any(), Some(&live), &mut new, &who);
         live = new;
     }
-    let entries = live["metadata"]["managedFields"]
-        .as_array()
-        .expect("a list");
+    let entries = live["metadata"]["managedFields"].as_array().expect("a list");
     assert_eq!(entries.len(), 10);
     assert!(entries.iter().any(|e| e["manager"] == "ancient-changes"));
 }
@@ -434,39 +289,28 @@ fn old_updaters_are_merged() {
 #[test]
 fn a_repeated_apply_changes_nothing() {
     let first = put(None, json!({"replicas": 1, "disks": [{"name": "a"}]}), "me");
-    let later = Manager {
-        time: "2025-01-01T00:00:00Z".into(),
-        ..manager("me")
-    };
-    let again = apply(
-        &schema(),
-        Some(&first),
-        &object(json!({"replicas": 1, "disks": [{"name": "a"}]})),
-        &later,
-        false,
-    )
-    .expect("applies");
+    let later = Manager { time: "2025-01-01T00:00:00Z".into(), ..manager("me") };
+    let again =
+        apply(&schema(), Some(&first), &object(json!({"replicas": 1, "disks": [{"name": "a"}]})), &later, false)
+            .expect("applies");
     assert_eq!(again, first);
 }
 
 fn spec() -> impl Strategy<Value = Value> {
     let text = "(a|b|c)";
-    let disk =
-        (text, prop::option::of(text), prop::option::of(0..3i64)).prop_map(|(name, bus, size)| {
-            let mut disk = json!({"name": name});
-            if let Some(bus) = bus {
-                disk["bus"] = json!(bus);
-            }
-            if let Some(size) = size {
-                disk["size"] = json!(size);
-            }
-            disk
-        });
+    let disk = (text, prop::option::of(text), prop::option::of(0..3i64)).prop_map(|(name, bus, size)| {
+        let mut disk = json!({"name": name});
+        if let Some(bus) = bus {
+            disk["bus"] = json!(bus);
+        }
+        if let Some(size) = size {
+            disk["size"] = json!(size);
+        }
+        disk
+    });
     let unique = |list: Vec<Value>| {
         let mut seen = std::collections::BTreeSet::new();
-        list.into_iter()
-            .filter(|v| seen.insert(v.get("name").unwrap_or(v).to_string()))
-            .collect::<Vec<_>>()
+        list.into_iter().filter(|v| seen.insert(v.get("name").unwrap_or(v).to_string())).collect::<Vec<_>>()
     };
     (
         prop::option::of(0..3i64),

@@ -11,26 +11,14 @@ use serde_json::{Map, Value, json};
 fn json_patches() {
     let base = json!({"a": {"b": [1, 2, 3]}, "x/y": 1, "n": null});
     for (patch, expected) in [
-        (
-            json!([{"op": "add", "path": "/c", "value": 1}]),
-            json!({"a": {"b": [1, 2, 3]}, "x/y": 1, "n": null, "c": 1}),
-        ),
+        (json!([{"op": "add", "path": "/c", "value": 1}]), json!({"a": {"b": [1, 2, 3]}, "x/y": 1, "n": null, "c": 1})),
         (
             json!([{"op": "add", "path": "/a/b/-", "value": 4}, {"op": "remove", "path": "/x~1y"}]),
             json!({"a": {"b": [1, 2, 3, 4]}, "n": null}),
         ),
-        (
-            json!([{"op": "add", "path": "/a/b/1", "value": 9}]),
-            json!({"a": {"b": [1, 9, 2, 3]}, "x/y": 1, "n": null}),
-        ),
-        (
-            json!([{"op": "replace", "path": "/a/b/0", "value": 7}]),
-            json!({"a": {"b": [7, 2, 3]}, "x/y": 1, "n": null}),
-        ),
-        (
-            json!([{"op": "move", "from": "/a/b", "path": "/b"}]),
-            json!({"a": {}, "b": [1, 2, 3], "x/y": 1, "n": null}),
-        ),
+        (json!([{"op": "add", "path": "/a/b/1", "value": 9}]), json!({"a": {"b": [1, 9, 2, 3]}, "x/y": 1, "n": null})),
+        (json!([{"op": "replace", "path": "/a/b/0", "value": 7}]), json!({"a": {"b": [7, 2, 3]}, "x/y": 1, "n": null})),
+        (json!([{"op": "move", "from": "/a/b", "path": "/b"}]), json!({"a": {}, "b": [1, 2, 3], "x/y": 1, "n": null})),
         (
             json!([{"op": "copy", "from": "/a/b/2", "path": "/b"}]),
             json!({"a": {"b": [1, 2, 3]}, "b": 3, "x/y": 1, "n": null}),
@@ -45,10 +33,7 @@ fn json_patches() {
         assert_eq!(document, expected, "{patch}");
     }
     for (patch, why) in [
-        (
-            json!([{"op": "test", "path": "/a", "value": 1}]),
-            "testing value /a failed: test failed",
-        ),
+        (json!([{"op": "test", "path": "/a", "value": 1}]), "testing value /a failed: test failed"),
         (
             json!([{"op": "add", "path": "/q/r", "value": 1}]),
             "add operation does not apply: doc is missing path: \"/q/r\": missing value",
@@ -73,14 +58,8 @@ fn json_patches() {
             json!([{"op": "move", "from": "/q/r", "path": "/a"}]),
             "move operation does not apply: doc is missing from path: /q/r: missing value",
         ),
-        (
-            json!([{"op": "frob", "path": "/a"}]),
-            "Unexpected kind: frob",
-        ),
-        (
-            json!([{"op": "move", "from": "/a", "path": "/a/b/c"}]),
-            "cannot move \"/a\" into itself",
-        ),
+        (json!([{"op": "frob", "path": "/a"}]), "Unexpected kind: frob"),
+        (json!([{"op": "move", "from": "/a", "path": "/a/b/c"}]), "cannot move \"/a\" into itself"),
         (json!({}), "json patch must be an array of operations"),
         (
             json!([{"op": "add", "path": "/z", "value": 1}, {"op": "test", "path": "/z", "value": 2}]),
@@ -88,21 +67,14 @@ fn json_patches() {
         ),
     ] {
         let mut document = base.clone();
-        assert_eq!(
-            json_patch(&mut document, &patch)
-                .expect_err("refused")
-                .to_string(),
-            why
-        );
+        assert_eq!(json_patch(&mut document, &patch).expect_err("refused").to_string(), why);
         assert_eq!(document, base, "a failed patch changes nothing");
     }
 }
 
 #[test]
 fn copies_cannot_explode() {
-    let doubling: Vec<Value> = (0..64)
-        .map(|_| json!({"op": "copy", "from": "", "path": "/a/-"}))
-        .collect();
+    let doubling: Vec<Value> = (0..64).map(|_| json!({"op": "copy", "from": "", "path": "/a/-"})).collect();
     assert!(json_patch(&mut json!({"a": ["0123456789"]}), &Value::from(doubling)).is_err());
 }
 
@@ -111,33 +83,13 @@ fn merge_patches() {
     // The examples of RFC 7386, appendix A.
     for (document, patch, expected) in [
         (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
-        (
-            json!({"a": "b"}),
-            json!({"b": "c"}),
-            json!({"a": "b", "b": "c"}),
-        ),
+        (json!({"a": "b"}), json!({"b": "c"}), json!({"a": "b", "b": "c"})),
         (json!({"a": "b"}), json!({"a": null}), json!({})),
         (json!({"a": ["b"]}), json!({"a": "c"}), json!({"a": "c"})),
-        (
-            json!({"a": {"b": "c"}}),
-            json!({"a": {"b": "d", "c": null}}),
-            json!({"a": {"b": "d"}}),
-        ),
-        (
-            json!({"a": [{"b": "c"}]}),
-            json!({"a": [1]}),
-            json!({"a": [1]}),
-        ),
-        (
-            json!(["a", "b"]),
-            json!({"a": "b", "c": null}),
-            json!({"a": "b"}),
-        ),
-        (
-            json!({}),
-            json!({"a": {"bb": {"ccc": null}}}),
-            json!({"a": {"bb": {}}}),
-        ),
+        (json!({"a": {"b": "c"}}), json!({"a": {"b": "d", "c": null}}), json!({"a": {"b": "d"}})),
+        (json!({"a": [{"b": "c"}]}), json!({"a": [1]}), json!({"a": [1]})),
+        (json!(["a", "b"]), json!({"a": "b", "c": null}), json!({"a": "b"})),
+        (json!({}), json!({"a": {"bb": {"ccc": null}}}), json!({"a": {"bb": {}}})),
     ] {
         let mut document = document;
         merge_patch(&mut document, &patch).expect("applies");
@@ -204,18 +156,8 @@ fn strategic_patches() {
             json!({"labels": {"$patch": "replace", "b": "2"}}),
             json!({"labels": {"b": "2"}}),
         ),
-        (
-            "delete map",
-            json!({"labels": {"a": "1"}}),
-            json!({"labels": {"$patch": "delete"}}),
-            json!({"labels": {}}),
-        ),
-        (
-            "replace strategy",
-            json!({"whole": {"a": "1"}}),
-            json!({"whole": {"b": "2"}}),
-            json!({"whole": {"b": "2"}}),
-        ),
+        ("delete map", json!({"labels": {"a": "1"}}), json!({"labels": {"$patch": "delete"}}), json!({"labels": {}})),
+        ("replace strategy", json!({"whole": {"a": "1"}}), json!({"whole": {"b": "2"}}), json!({"whole": {"b": "2"}})),
         (
             "retain keys",
             json!({"strategy": {"type": "RollingUpdate", "rollingUpdate": {"x": 1}}}),
@@ -271,29 +213,16 @@ fn strategic_patches() {
     }
     for (patch, why) in [
         (json!([]), "Invalid JSON document"),
-        (
-            json!({"labels": {"$patch": "frob"}}),
-            "unknown patch type found: frob",
-        ),
-        (
-            json!({"containers": [{"image": "x"}]}),
-            "map: {\"image\":\"x\"} does not contain declared merge key: name",
-        ),
-        (
-            json!({"containers": [{"$patch": "delete"}]}),
-            "delete patch type with no merge key defined",
-        ),
-        (
-            json!({"strategy": {"$retainKeys": ["a"], "type": "x"}}),
-            "invalid patch format of retainKeys",
-        ),
+        (json!({"labels": {"$patch": "frob"}}), "unknown patch type found: frob"),
+        (json!({"containers": [{"image": "x"}]}), "map: {\"image\":\"x\"} does not contain declared merge key: name"),
+        (json!({"containers": [{"$patch": "delete"}]}), "delete patch type with no merge key defined"),
+        (json!({"strategy": {"$retainKeys": ["a"], "type": "x"}}), "invalid patch format of retainKeys"),
         (
             json!({"$setElementOrder/marks": ["a", "b"], "marks": ["b", "a"]}),
             "The order in patch list:\n[\"b\",\"a\"]\n doesn't match $setElementOrder/marks list:\n[\"a\",\"b\"]\n",
         ),
     ] {
-        let error =
-            strategic_merge(&schema, &mut json!({"labels": {}}), &patch).expect_err("refused");
+        let error = strategic_merge(&schema, &mut json!({"labels": {}}), &patch).expect_err("refused");
         assert_eq!(error.to_string(), why);
     }
 }
@@ -310,9 +239,7 @@ fn diff(from: &Value, to: &Value) -> Value {
     for (name, new) in to {
         match from.get(name) {
             Some(old) if old == new => {}
-            Some(old) if old.is_object() && new.is_object() => {
-                drop(out.insert(name.clone(), diff(old, new)))
-            }
+            Some(old) if old.is_object() && new.is_object() => drop(out.insert(name.clone(), diff(old, new))),
             _ => drop(out.insert(name.clone(), new.clone())),
         }
     }

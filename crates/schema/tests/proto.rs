@@ -85,15 +85,8 @@ fn round_trips() {
         json!({"apiVersion": "test/v1", "kind": "Thing", "props": {"type": "object", "default": {"a": [1]}, "additionalProperties": true, "x-kubernetes-preserve-unknown-fields": false,
             "properties": {"a": {"items": {"type": "string"}}, "b": {"additionalProperties": {"$ref": "x"}}, "c": {"items": [{"type": "string"}, {}]}}}}),
     ] {
-        let bytes = table
-            .encode_object(&value)
-            .unwrap_or_else(|e| panic!("{value}: {e}"));
-        assert_eq!(
-            table
-                .decode_object(&bytes)
-                .unwrap_or_else(|e| panic!("{value}: {e}")),
-            value
-        );
+        let bytes = table.encode_object(&value).unwrap_or_else(|e| panic!("{value}: {e}"));
+        assert_eq!(table.decode_object(&bytes).unwrap_or_else(|e| panic!("{value}: {e}")), value);
     }
 }
 
@@ -102,49 +95,24 @@ fn bytes_as_go_writes_them() {
     let table = table();
     // Name "x", namespace "", generation 0, a zero time: only the name is set.
     let meta = [0x0a, 1, b'x', 0x1a, 0, 0x38, 0, 0x42, 0];
-    let decoded = table
-        .decode("k8s.io.apimachinery.pkg.apis.meta.v1.ObjectMeta", &meta)
-        .expect("decodes");
+    let decoded = table.decode("k8s.io.apimachinery.pkg.apis.meta.v1.ObjectMeta", &meta).expect("decodes");
     assert_eq!(decoded, json!({"name": "x"}));
     let encoded = table
-        .encode(
-            "k8s.io.apimachinery.pkg.apis.meta.v1.ObjectMeta",
-            &json!({"name": "x", "creationTimestamp": null}),
-        )
+        .encode("k8s.io.apimachinery.pkg.apis.meta.v1.ObjectMeta", &json!({"name": "x", "creationTimestamp": null}))
         .expect("encodes");
     assert_eq!(encoded, [0x0a, 1, b'x']);
     // Negative numbers take ten bytes; packed lists are read too.
-    let encoded = table
-        .encode("k8s.io.api.test.v1.Thing", &json!({"replicas": -1}))
-        .expect("encodes");
-    assert_eq!(
-        encoded,
-        [
-            0x20, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01
-        ]
-    );
-    let decoded = table
-        .decode(
-            "k8s.io.api.test.v1.Thing",
-            &[0x52, 3, 1, 2, 3, 0xfa, 0x01, 1, 0],
-        )
-        .expect("decodes");
+    let encoded = table.encode("k8s.io.api.test.v1.Thing", &json!({"replicas": -1})).expect("encodes");
+    assert_eq!(encoded, [0x20, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01]);
+    let decoded = table.decode("k8s.io.api.test.v1.Thing", &[0x52, 3, 1, 2, 3, 0xfa, 0x01, 1, 0]).expect("decodes");
     assert_eq!(decoded, json!({"numbers": [1, 2, 3]}));
 }
 
 #[test]
 fn envelopes() {
-    let envelope = Envelope {
-        api_version: "v1".into(),
-        kind: "Pod".into(),
-        raw: vec![1],
-        ..Envelope::default()
-    };
+    let envelope = Envelope { api_version: "v1".into(), kind: "Pod".into(), raw: vec![1], ..Envelope::default() };
     let bytes = encode_envelope(&envelope);
-    assert_eq!(
-        bytes,
-        *b"k8s\0\x0a\x09\x0a\x02v1\x12\x03Pod\x12\x01\x01\x1a\0\x22\0"
-    );
+    assert_eq!(bytes, *b"k8s\0\x0a\x09\x0a\x02v1\x12\x03Pod\x12\x01\x01\x1a\0\x22\0");
     assert_eq!(decode_envelope(&bytes).expect("decodes"), envelope);
     assert!(decode_envelope(b"{}").is_err());
     assert!(decode_envelope(b"k8s\0\x0a\xff").is_err());
@@ -160,27 +128,16 @@ fn watch_events_hold_enveloped_objects() {
     let mut event = b"\x0a\x05ADDED\x12".to_vec();
     event.push(u8::try_from(raw.len()).expect("short"));
     event.extend(&raw);
-    let decoded = table
-        .decode("k8s.io.apimachinery.pkg.apis.meta.v1.WatchEvent", &event)
-        .expect("decodes");
+    let decoded = table.decode("k8s.io.apimachinery.pkg.apis.meta.v1.WatchEvent", &event).expect("decodes");
     assert_eq!(decoded, json!({"type": "ADDED", "object": object}));
 }
 
 #[test]
 fn type_names() {
     let table = table();
-    assert_eq!(
-        table.message_for("v1", "ConfigMap"),
-        Some("k8s.io.api.core.v1.ConfigMap")
-    );
-    assert_eq!(
-        table.message_for("test.example.io/v1", "Thing"),
-        Some("k8s.io.api.test.v1.Thing")
-    );
-    assert_eq!(
-        table.message_for("apps/v1", "WatchEvent"),
-        Some("k8s.io.apimachinery.pkg.apis.meta.v1.WatchEvent")
-    );
+    assert_eq!(table.message_for("v1", "ConfigMap"), Some("k8s.io.api.core.v1.ConfigMap"));
+    assert_eq!(table.message_for("test.example.io/v1", "Thing"), Some("k8s.io.api.test.v1.Thing"));
+    assert_eq!(table.message_for("apps/v1", "WatchEvent"), Some("k8s.io.apimachinery.pkg.apis.meta.v1.WatchEvent"));
     assert_eq!(table.message_for("v1", "Nothing"), None);
 }
 
@@ -188,34 +145,16 @@ fn type_names() {
 fn wrong_values_are_named() {
     let table = table();
     for (value, why) in [
-        (
-            json!({"replicas": "x"}),
-            "k8s.io.api.test.v1.Thing.replicas: \"x\" is not a 32-bit integer",
-        ),
+        (json!({"replicas": "x"}), "k8s.io.api.test.v1.Thing.replicas: \"x\" is not a 32-bit integer"),
         (
             json!({"replicas": 4_000_000_000u64}),
             "k8s.io.api.test.v1.Thing.replicas: 4000000000 is not a 32-bit integer",
         ),
-        (
-            json!({"volumes": {}}),
-            "k8s.io.api.test.v1.Thing.volumes: {} is not a array",
-        ),
-        (
-            json!({"seen": "yesterday"}),
-            "k8s.io.api.test.v1.Thing.seen: \"yesterday\" is not a RFC 3339 time",
-        ),
-        (
-            json!({"port": true}),
-            "k8s.io.api.test.v1.Thing.port: true is not a 32-bit integer or string",
-        ),
+        (json!({"volumes": {}}), "k8s.io.api.test.v1.Thing.volumes: {} is not a array"),
+        (json!({"seen": "yesterday"}), "k8s.io.api.test.v1.Thing.seen: \"yesterday\" is not a RFC 3339 time"),
+        (json!({"port": true}), "k8s.io.api.test.v1.Thing.port: true is not a 32-bit integer or string"),
     ] {
-        assert_eq!(
-            table
-                .encode("k8s.io.api.test.v1.Thing", &value)
-                .expect_err("refused")
-                .to_string(),
-            why
-        );
+        assert_eq!(table.encode("k8s.io.api.test.v1.Thing", &value).expect_err("refused").to_string(), why);
     }
 }
 

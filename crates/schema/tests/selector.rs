@@ -43,16 +43,8 @@ fn label_selectors_match() {
         ("a=", "a=", true),
         ("a=,b", "a=,b=1", true),
         ("a in (,x)", "a=", true),
-        (
-            "a=b, c!=d, e in (x,y), f notin (z), g, !h",
-            "a=b,e=x,g=1",
-            true,
-        ),
-        (
-            "a=b, c!=d, e in (x,y), f notin (z), g, !h",
-            "a=b,e=x,g=1,h=1",
-            false,
-        ),
+        ("a=b, c!=d, e in (x,y), f notin (z), g, !h", "a=b,e=x,g=1", true),
+        ("a=b, c!=d, e in (x,y), f notin (z), g, !h", "a=b,e=x,g=1,h=1", false),
         ("kubevirt.io/domain=vm1", "kubevirt.io/domain=vm1", true),
         ("x in (in)", "x=in", true),
         ("in=x", "in=x", true),
@@ -65,57 +57,22 @@ fn label_selectors_match() {
 #[test]
 fn label_selectors_refuse() {
     for (selector, why) in [
-        (
-            "x=a||y=b",
-            "unable to parse requirement: values[0][x]: Invalid value: \"a||y\": a valid label must be",
-        ),
+        ("x=a||y=b", "unable to parse requirement: values[0][x]: Invalid value: \"a||y\": a valid label must be"),
         ("x==a==b", "found '==', expected: ',' or 'end of string'"),
         ("!x=a", "found '=', expected: ',' or 'end of string'"),
-        (
-            "x<a",
-            "unable to parse requirement: values[0]: Invalid value: \"a\": for 'Gt', 'Lt' operators",
-        ),
+        ("x<a", "unable to parse requirement: values[0]: Invalid value: \"a\": for 'Gt', 'Lt' operators"),
         ("a,", "found '', expected: identifier after ','"),
-        (
-            ",a",
-            "found ',', expected: !, identifier, or 'end of string'",
-        ),
-        (
-            "a in x",
-            "unable to parse requirement: found 'x', expected: '('",
-        ),
-        (
-            "a in ()",
-            "unable to parse requirement: values: Invalid value: []: for 'in'",
-        ),
-        (
-            "a b",
-            "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt",
-        ),
-        (
-            "!",
-            "unable to parse requirement: found '', expected: identifier",
-        ),
-        (
-            "a/b/c=d",
-            "unable to parse requirement: key: Invalid value: \"a/b/c\": a qualified name",
-        ),
-        (
-            "/b=d",
-            "unable to parse requirement: key: Invalid value: \"/b\": prefix part must be non-empty",
-        ),
-        (
-            "-b=d",
-            "unable to parse requirement: key: Invalid value: \"-b\": name part must consist of",
-        ),
-        (
-            "a in (x",
-            "unable to parse requirement: found '', expected: ',' or ')'",
-        ),
+        (",a", "found ',', expected: !, identifier, or 'end of string'"),
+        ("a in x", "unable to parse requirement: found 'x', expected: '('"),
+        ("a in ()", "unable to parse requirement: values: Invalid value: []: for 'in'"),
+        ("a b", "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt"),
+        ("!", "unable to parse requirement: found '', expected: identifier"),
+        ("a/b/c=d", "unable to parse requirement: key: Invalid value: \"a/b/c\": a qualified name"),
+        ("/b=d", "unable to parse requirement: key: Invalid value: \"/b\": prefix part must be non-empty"),
+        ("-b=d", "unable to parse requirement: key: Invalid value: \"-b\": name part must consist of"),
+        ("a in (x", "unable to parse requirement: found '', expected: ',' or ')'"),
     ] {
-        let error = LabelSelector::parse(selector)
-            .expect_err(selector)
-            .to_string();
+        let error = LabelSelector::parse(selector).expect_err(selector).to_string();
         assert!(error.starts_with(why), "{selector}: {error}");
     }
 }
@@ -128,25 +85,12 @@ fn json_selectors() {
         (json!(null), false),
         (json!({"matchLabels": {"app": "web"}}), true),
         (json!({"matchLabels": {"app": "db"}}), false),
-        (
-            json!({"matchExpressions": [{"key": "tier", "operator": "In", "values": ["a", "b"]}]}),
-            true,
-        ),
-        (
-            json!({"matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["a"]}]}),
-            false,
-        ),
-        (
-            json!({"matchExpressions": [{"key": "tier", "operator": "Exists"}]}),
-            true,
-        ),
-        (
-            json!({"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "x", "operator": "DoesNotExist"}]}),
-            true,
-        ),
+        (json!({"matchExpressions": [{"key": "tier", "operator": "In", "values": ["a", "b"]}]}), true),
+        (json!({"matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["a"]}]}), false),
+        (json!({"matchExpressions": [{"key": "tier", "operator": "Exists"}]}), true),
+        (json!({"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "x", "operator": "DoesNotExist"}]}), true),
     ] {
-        let parsed =
-            LabelSelector::from_json(&selector).unwrap_or_else(|e| panic!("{selector}: {e}"));
+        let parsed = LabelSelector::from_json(&selector).unwrap_or_else(|e| panic!("{selector}: {e}"));
         assert_eq!(parsed.matches(&yes), expected, "{selector}");
     }
     for bad in [
@@ -181,27 +125,13 @@ fn field_selectors() {
     }
     for (selector, why) in [
         ("abc", "invalid selector: 'abc'; can't understand 'abc'"),
-        (
-            r"a=\x",
-            r"invalid field selector: invalid escape sequence: \x",
-        ),
-        (
-            "a=b=c",
-            "invalid field selector: unescaped character in value: =",
-        ),
+        (r"a=\x", r"invalid field selector: invalid escape sequence: \x"),
+        ("a=b=c", "invalid field selector: unescaped character in value: ="),
     ] {
-        assert_eq!(
-            FieldSelector::parse(selector)
-                .expect_err(selector)
-                .to_string(),
-            why
-        );
+        assert_eq!(FieldSelector::parse(selector).expect_err(selector).to_string(), why);
     }
     let parsed = FieldSelector::parse("a!=1").expect("parses");
-    assert_eq!(
-        (parsed.terms()[0].op, parsed.required("a")),
-        (FieldOp::NotEquals, None)
-    );
+    assert_eq!((parsed.terms()[0].op, parsed.required("a")), (FieldOp::NotEquals, None));
 }
 
 proptest! {

@@ -8,8 +8,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 fn schema(spec: Value) -> Schema {
-    Schema::parse(&json!({"type": "object", "properties": {"spec": spec}}))
-        .unwrap_or_else(|c| panic!("{c:?}"))
+    Schema::parse(&json!({"type": "object", "properties": {"spec": spec}})).unwrap_or_else(|c| panic!("{c:?}"))
 }
 
 #[test]
@@ -23,12 +22,7 @@ fn pruning() {
             json!({"a": "x"}),
             vec!["spec.b"],
         ),
-        (
-            json!({"type": "object"}),
-            json!({"a": 1}),
-            json!({}),
-            vec!["spec.a"],
-        ),
+        (json!({"type": "object"}), json!({"a": 1}), json!({}), vec!["spec.a"]),
         (
             json!({"type": "object", "additionalProperties": {"type": "string"}}),
             json!({"a": "1"}),
@@ -79,7 +73,8 @@ fn defaults() {
             "plain": {"type": "string"},
         },
     }));
-    let mut document = json!({"spec": {"list": [{}, {"p": "UDP"}], "map": {"k": {}}, "nul": null, "plain": null, "replicas": null}});
+    let mut document =
+        json!({"spec": {"list": [{}, {"p": "UDP"}], "map": {"k": {}}, "nul": null, "plain": null, "replicas": null}});
     default(&schema, &mut document);
     assert_eq!(
         document["spec"],
@@ -91,11 +86,7 @@ fn defaults() {
 fn validation_words() {
     let check = |spec: Value, document: Value, expected: &str| {
         let causes = validate(&schema(spec.clone()), &json!({"spec": document}));
-        let text = if causes.is_empty() {
-            String::new()
-        } else {
-            cause::summary(&causes)
-        };
+        let text = if causes.is_empty() { String::new() } else { cause::summary(&causes) };
         assert_eq!(text, expected, "{spec}");
     };
     check(json!({"type": "boolean"}), json!(true), "");
@@ -117,11 +108,7 @@ fn validation_words() {
         r#"spec: Invalid value: "null": spec in body must be of type string: "null""#,
     );
     check(json!({"type": "string", "nullable": true}), json!(null), "");
-    check(
-        json!({"type": "object", "required": ["a"]}),
-        json!({}),
-        "spec.a: Required value",
-    );
+    check(json!({"type": "object", "required": ["a"]}), json!({}), "spec.a: Required value");
     check(
         json!({"type": "string", "enum": ["a", "b"]}),
         json!("x"),
@@ -132,11 +119,7 @@ fn validation_words() {
         json!("b"),
         r#"spec: Invalid value: "b": spec in body should match '^a+$'"#,
     );
-    check(
-        json!({"type": "string", "maxLength": 2}),
-        json!("abc"),
-        "spec: Too long: may not be more than 2 bytes",
-    );
+    check(json!({"type": "string", "maxLength": 2}), json!("abc"), "spec: Too long: may not be more than 2 bytes");
     check(
         json!({"type": "string", "minLength": 2}),
         json!("a"),
@@ -167,11 +150,7 @@ fn validation_words() {
         json!("now"),
         r#"spec: Invalid value: "now": spec in body must be of type date-time: "now""#,
     );
-    check(
-        json!({"type": "array", "maxItems": 1}),
-        json!([1, 2]),
-        "spec: Too many: 2: must have at most 1 item",
-    );
+    check(json!({"type": "array", "maxItems": 1}), json!([1, 2]), "spec: Too many: 2: must have at most 1 item");
     check(
         json!({"type": "array", "minItems": 1}),
         json!([]),
@@ -203,11 +182,7 @@ fn validation_words() {
         json!({"a": 1}),
         r#"<nil>: Invalid value: "": "spec" must not validate the schema (not)"#,
     );
-    check(
-        json!({"type": "object", "anyOf": [{"required": ["a"]}]}),
-        json!({"a": 1}),
-        "",
-    );
+    check(json!({"type": "object", "anyOf": [{"required": ["a"]}]}), json!({"a": 1}), "");
     check(
         json!({"type": "object", "properties": {"l": {"type": "array", "items": {"type": "string"}}}}),
         json!({"l": ["a", 1]}),
@@ -240,13 +215,11 @@ fn broken_schemas_are_refused() {
 fn equal_subtrees_are_shared() {
     let part = |text: &str| json!({"type": "object", "properties": {"a": {"type": "string", "description": text}}});
     let mut pool = Pool::default();
-    let one = pool
-        .parse(&json!({"type": "object", "properties": {"spec": part("x"), "other": part("y")}}))
-        .expect("parses");
+    let one =
+        pool.parse(&json!({"type": "object", "properties": {"spec": part("x"), "other": part("y")}})).expect("parses");
     let held = pool.len();
-    let two = pool
-        .parse(&json!({"type": "object", "properties": {"spec": part("z"), "other": part("x")}}))
-        .expect("parses");
+    let two =
+        pool.parse(&json!({"type": "object", "properties": {"spec": part("z"), "other": part("x")}})).expect("parses");
     assert_eq!(pool.len(), held);
     drop((one, two));
     pool.shrink();
@@ -282,27 +255,14 @@ fn definitions_refer_to_each_other() {
 fn rules_are_kept() {
     let rules = json!([{"rule": "self.a == oldSelf.a", "message": "a is immutable"}]);
     let schema = schema(json!({"type": "object", "x-kubernetes-validations": rules}));
-    assert_eq!(
-        schema
-            .rules()
-            .iter()
-            .map(|r| (r.path.as_str(), &r.rules))
-            .collect::<Vec<_>>(),
-        [("spec", &rules)]
-    );
+    assert_eq!(schema.rules().iter().map(|r| (r.path.as_str(), &r.rules)).collect::<Vec<_>>(), [("spec", &rules)]);
 }
 
 #[test]
 fn custom_resources_name_their_types() {
     for (source, why) in [
-        (
-            json!({}),
-            "openAPIV3Schema.type: Required value: must not be empty at the root",
-        ),
-        (
-            json!({"type": "array"}),
-            r#"openAPIV3Schema.type: Invalid value: "array": must be object at the root"#,
-        ),
+        (json!({}), "openAPIV3Schema.type: Required value: must not be empty at the root"),
+        (json!({"type": "array"}), r#"openAPIV3Schema.type: Invalid value: "array": must be object at the root"#),
         (
             json!({"type": "object", "properties": {"spec": {"properties": {}}}}),
             "openAPIV3Schema.properties[spec].type: Required value: must not be empty for specified object fields",
@@ -312,10 +272,7 @@ fn custom_resources_name_their_types() {
             "openAPIV3Schema.properties[l].items.type: Required value: must not be empty for specified array items",
         ),
     ] {
-        assert_eq!(
-            cause::summary(&Schema::parse(&source).expect_err("not structural")),
-            why
-        );
+        assert_eq!(cause::summary(&Schema::parse(&source).expect_err("not structural")), why);
     }
     for source in [
         json!({"type": "object", "properties": {"a": {"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}]}}}),
@@ -333,27 +290,20 @@ fn ports_have_the_protocol_their_key_needs() {
     }))
     .expect("parses");
     let mut port = json!({});
-    default(
-        &definitions
-            .get("io.k8s.api.core.v1.ContainerPort")
-            .expect("known"),
-        &mut port,
-    );
+    default(&definitions.get("io.k8s.api.core.v1.ContainerPort").expect("known"), &mut port);
     assert_eq!(port, json!({"protocol": "TCP"}));
 }
 
 /// Schemas that parse, so that the operations are reached.
 fn structural() -> impl Strategy<Value = Value> {
     let kind = "(string|integer|number|boolean|object|array)";
-    let leaf = (kind, any::<bool>(), prop::option::of(any_json())).prop_map(
-        |(kind, nullable, default)| {
-            let mut out = json!({"type": kind, "nullable": nullable});
-            if let Some(default) = default {
-                out["default"] = default;
-            }
-            out
-        },
-    );
+    let leaf = (kind, any::<bool>(), prop::option::of(any_json())).prop_map(|(kind, nullable, default)| {
+        let mut out = json!({"type": kind, "nullable": nullable});
+        if let Some(default) = default {
+            out["default"] = default;
+        }
+        out
+    });
     let name = "(a|b|spec|metadata|type|default)";
     let node = leaf.prop_recursive(4, 32, 4, move |inner| {
         let properties = prop::collection::btree_map(name, inner.clone(), 0..4);
@@ -378,8 +328,7 @@ fn any_json() -> impl Strategy<Value = Value> {
         any::<bool>().prop_map(Value::from),
         any::<i64>().prop_map(Value::from),
         any::<f64>().prop_map(Value::from),
-        "(type|object|array|string|properties|items|default|spec|a|[a-z\u{e9}]{0,3})"
-            .prop_map(Value::from),
+        "(type|object|array|string|properties|items|default|spec|a|[a-z\u{e9}]{0,3})".prop_map(Value::from),
     ];
     leaf.prop_recursive(5, 48, 6, |inner| {
         let key = "(type|properties|items|default|required|enum|oneOf|not|allOf|metadata|spec|x-kubernetes-list-type|additionalProperties|pattern|a|b)";

@@ -24,21 +24,12 @@ fn paths() {
         ("{.status.phase}", vec![json!("Running")]),
         ("status.phase", vec![json!("Running")]),
         ("$.status.phase", vec![json!("Running")]),
-        (
-            ".status.conditions[?(@.type=='Ready')].status",
-            vec![json!("True")],
-        ),
-        (
-            ".status.conditions[?(@.type == \"Ready\")].status",
-            vec![json!("True")],
-        ),
+        (".status.conditions[?(@.type=='Ready')].status", vec![json!("True")]),
+        (".status.conditions[?(@.type == \"Ready\")].status", vec![json!("True")]),
         (".status.conditions[?(@.n>=5)].type", vec![json!("Ready")]),
         (".status.conditions[?(@.n<5)].type", vec![json!("Paused")]),
         (".status.conditions[?(@.absent)].type", vec![]),
-        (
-            ".status.conditions[?(@.type!='Ready')].type",
-            vec![json!("Paused")],
-        ),
+        (".status.conditions[?(@.type!='Ready')].type", vec![json!("Paused")]),
         (".spec.x[0].y", vec![json!(1)]),
         (".spec.x[-1].y", vec![json!(3)]),
         (".spec.x[1:].y", vec![json!(2), json!(3)]),
@@ -50,26 +41,9 @@ fn paths() {
         (".spec.running.deeper", vec![]),
     ] {
         let parsed = JsonPath::parse(path).unwrap_or_else(|e| panic!("{e}"));
-        assert_eq!(
-            parsed
-                .find(&machine())
-                .into_iter()
-                .cloned()
-                .collect::<Vec<_>>(),
-            expected,
-            "{path}"
-        );
+        assert_eq!(parsed.find(&machine()).into_iter().cloned().collect::<Vec<_>>(), expected, "{path}");
     }
-    for bad in [
-        "{.a",
-        ".a[",
-        ".a[x]",
-        ".a[?(@.b=='c']",
-        ".a[?(b)]",
-        "..a",
-        ".a]",
-        ".a['b]",
-    ] {
+    for bad in ["{.a", ".a[", ".a[x]", ".a[?(@.b=='c']", ".a[?(b)]", "..a", ".a]", ".a['b]"] {
         assert!(JsonPath::parse(bad).is_err(), "{bad}");
     }
 }
@@ -108,21 +82,14 @@ fn cells_have_the_type_of_their_column() {
 
 #[test]
 fn custom_resource_columns() {
-    let names = |entries: &[Value]| {
-        crd_columns(entries)
-            .expect("parses")
-            .into_iter()
-            .map(|c| c.name)
-            .collect::<Vec<_>>()
-    };
+    let names =
+        |entries: &[Value]| crd_columns(entries).expect("parses").into_iter().map(|c| c.name).collect::<Vec<_>>();
     assert_eq!(names(&[]), ["Name", "Age"]);
-    let phase = json!({"name": "Phase", "type": "string", "jsonPath": ".status.phase", "priority": 1, "description": "d"});
+    let phase =
+        json!({"name": "Phase", "type": "string", "jsonPath": ".status.phase", "priority": 1, "description": "d"});
     assert_eq!(names(std::slice::from_ref(&phase)), ["Name", "Phase"]);
     let definition = Column::from_crd(&phase).expect("parses").definition();
-    assert_eq!(
-        definition,
-        json!({"name": "Phase", "type": "string", "format": "", "description": "d", "priority": 1})
-    );
+    assert_eq!(definition, json!({"name": "Phase", "type": "string", "format": "", "description": "d", "priority": 1}));
 }
 
 proptest! {

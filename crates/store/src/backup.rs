@@ -58,10 +58,7 @@ pub struct FsckReport {
 /// vanishing; the answer for a store at rest is exact.
 pub fn fsck(dir: &Path) -> Result<FsckReport, OpenError> {
     let recovered = scan(&DirFiles::unlocked(dir))?;
-    let objects = recovered
-        .objects
-        .values()
-        .flat_map(|objects| objects.values());
+    let objects = recovered.objects.values().flat_map(|objects| objects.values());
     Ok(FsckReport {
         objects: objects.clone().count(),
         bytes: objects.map(|raw| raw.bytes.len() as u64).sum(),
@@ -80,23 +77,15 @@ impl<M: Meta> Store<M> {
         let (done, wait) = oneshot::channel();
         let thread = std::thread::Builder::new().name("store-backup".into());
         let work = move || {
-            let io = |source| BackupError::Io {
-                dir: dir.clone(),
-                source,
-            };
-            let files = empty_dir(&dir)
-                .map_err(io)?
-                .ok_or_else(|| BackupError::NotEmpty { dir: dir.clone() })?;
+            let io = |source| BackupError::Io { dir: dir.clone(), source };
+            let files = empty_dir(&dir).map_err(io)?.ok_or_else(|| BackupError::NotEmpty { dir: dir.clone() })?;
             write_store(&files, &everything, revision).map_err(io)
         };
         thread
             .spawn(move || {
                 let _ = done.send(work());
             })
-            .map_err(|source| BackupError::Io {
-                dir: dest.to_owned(),
-                source,
-            })?;
+            .map_err(|source| BackupError::Io { dir: dest.to_owned(), source })?;
         wait.await.unwrap_or(Err(BackupError::Closed))
     }
 }
@@ -105,27 +94,12 @@ impl<M: Meta> Store<M> {
 pub fn restore(src: &Path, dir: &Path) -> Result<FsckReport, RestoreError> {
     let recovered = scan(&DirFiles::unlocked(src)).map_err(RestoreError::Source)?;
     if recovered.tail.is_none() {
-        return Err(RestoreError::Nothing {
-            dir: src.to_owned(),
-        });
+        return Err(RestoreError::Nothing { dir: src.to_owned() });
     }
-    let io = |source| RestoreError::Io {
-        dir: dir.to_owned(),
-        source,
-    };
-    let files = empty_dir(dir)
-        .map_err(io)?
-        .ok_or_else(|| RestoreError::NotEmpty {
-            dir: dir.to_owned(),
-        })?;
+    let io = |source| RestoreError::Io { dir: dir.to_owned(), source };
+    let files = empty_dir(dir).map_err(io)?.ok_or_else(|| RestoreError::NotEmpty { dir: dir.to_owned() })?;
     let entry = |(key, raw): (Key, Raw)| {
-        Arc::new(Entry {
-            key,
-            revision: raw.revision,
-            created: raw.created,
-            bytes: raw.bytes,
-            meta: (),
-        })
+        Arc::new(Entry { key, revision: raw.revision, created: raw.created, bytes: raw.bytes, meta: () })
     };
     let everything: Everything<()> = recovered
         .objects
@@ -149,9 +123,6 @@ fn empty_dir(dir: &Path) -> io::Result<Option<DirFiles>> {
     let Some(files) = DirFiles::lock(dir)? else {
         return Ok(None);
     };
-    let used = files
-        .names()?
-        .iter()
-        .any(|name| parse_name(name) != Name::Other);
+    let used = files.names()?.iter().any(|name| parse_name(name) != Name::Other);
     Ok((!used).then_some(files))
 }

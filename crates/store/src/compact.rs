@@ -43,9 +43,7 @@ pub(crate) fn write_snapshot<M>(
     let name = snapshot_name(sequence);
     let temporary = temporary_name(&name);
     let mut file = files.create(&temporary)?;
-    let mut encoder = Encoder {
-        out: header(FileKind::Snapshot, sequence),
-    };
+    let mut encoder = Encoder { out: header(FileKind::Snapshot, sequence) };
     let mut offset = 0;
     let mut count = 0;
     let mut chunk = Vec::new();
@@ -95,9 +93,7 @@ pub(crate) fn put<'a, M>(resource: &'a str, entry: &'a Entry<M>) -> Op<'a> {
 /// as replaced, since the newest snapshot is already durable.
 fn remove_older(files: &dyn Files, sequence: u64) -> io::Result<()> {
     let mut old: Vec<String> = files.names()?;
-    old.retain(
-        |name| matches!(parse_name(name), Name::Segment(n) | Name::Snapshot(n) if n < sequence),
-    );
+    old.retain(|name| matches!(parse_name(name), Name::Segment(n) | Name::Snapshot(n) if n < sequence));
     old.sort();
     for name in &old {
         files.remove(name)?;

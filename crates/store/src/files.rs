@@ -41,17 +41,9 @@ impl DirFiles {
     /// Creates the directory (mode 0700) if need be. `Ok(None)`: somebody else has it open.
     pub fn lock(dir: &Path) -> io::Result<Option<Self>> {
         create_private(dir)?;
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(dir.join(LOCK))?;
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(dir.join(LOCK))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Some(Self {
-                dir: dir.to_owned(),
-                _lock: Some(lock),
-            })),
+            Ok(()) => Ok(Some(Self { dir: dir.to_owned(), _lock: Some(lock) })),
             Err(fs::TryLockError::WouldBlock) => Ok(None),
             Err(fs::TryLockError::Error(error)) => Err(error),
         }
@@ -59,10 +51,7 @@ impl DirFiles {
 
     /// For reading only, beside a store that may have the directory open.
     pub(crate) fn unlocked(dir: &Path) -> Self {
-        Self {
-            dir: dir.to_owned(),
-            _lock: None,
-        }
+        Self { dir: dir.to_owned(), _lock: None }
     }
 }
 
@@ -85,19 +74,12 @@ impl Files for DirFiles {
     }
 
     fn create(&self, name: &str) -> io::Result<Box<dyn LogFile>> {
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(true)
-            .write(true)
-            .mode(0o600)
-            .open(self.dir.join(name))?;
+        let file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(self.dir.join(name))?;
         Ok(Box::new(DiskFile(file)))
     }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn LogFile>> {
-        Ok(Box::new(DiskFile(
-            OpenOptions::new().write(true).open(self.dir.join(name))?,
-        )))
+        Ok(Box::new(DiskFile(OpenOptions::new().write(true).open(self.dir.join(name))?)))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -119,19 +101,10 @@ impl Files for DirFiles {
 
 /// The objects may be secrets: nobody else may look, also where the directory was there before.
 fn create_private(dir: &Path) -> io::Result<()> {
-    let missing: Vec<_> = dir
-        .ancestors()
-        .take_while(|path| !path.as_os_str().is_empty() && !path.exists())
-        .collect();
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)?;
+    let missing: Vec<_> = dir.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     for path in missing {
-        let parent = path
-            .parent()
-            .filter(|parent| !parent.as_os_str().is_empty())
-            .unwrap_or(Path::new("."));
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         rustix::fs::fsync(File::open(parent)?)?;
     }
     if fs::metadata(dir)?.permissions().mode() & 0o077 != 0 {
@@ -148,12 +121,7 @@ impl LogFile for DiskFile {
     }
 
     fn allocate(&mut self, from: u64, len: u64) -> io::Result<()> {
-        Ok(rustix::fs::fallocate(
-            &self.0,
-            rustix::fs::FallocateFlags::empty(),
-            from,
-            len.saturating_sub(from),
-        )?)
+        Ok(rustix::fs::fallocate(&self.0, rustix::fs::FallocateFlags::empty(), from, len.saturating_sub(from))?)
     }
 
     fn set_len(&mut self, len: u64) -> io::Result<()> {

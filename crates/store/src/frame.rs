@@ -50,13 +50,7 @@ pub(crate) struct Op<'a> {
 impl Op<'_> {
     /// What the op takes in a log, without the frame around it.
     pub(crate) fn size(&self) -> u64 {
-        (1 + 8
-            + 8
-            + 4 * 4
-            + self.resource.len()
-            + self.namespace.len()
-            + self.name.len()
-            + self.value.len()) as u64
+        (1 + 8 + 8 + 4 * 4 + self.resource.len() + self.namespace.len() + self.name.len() + self.value.len()) as u64
     }
 }
 
@@ -114,9 +108,7 @@ pub(crate) struct Encoder {
 
 impl Encoder {
     pub(crate) fn high(&mut self, synced: u64, revision: u64) {
-        self.frame(2, synced, |out| {
-            out.extend_from_slice(&revision.to_le_bytes())
-        });
+        self.frame(2, synced, |out| out.extend_from_slice(&revision.to_le_bytes()));
     }
 
     pub(crate) fn end(&mut self, synced: u64, count: u64) {
@@ -130,12 +122,7 @@ impl Encoder {
                 out.push(op.kind as u8);
                 out.extend_from_slice(&op.revision.to_le_bytes());
                 out.extend_from_slice(&op.created.to_le_bytes());
-                for field in [
-                    op.resource.as_bytes(),
-                    op.namespace.as_bytes(),
-                    op.name.as_bytes(),
-                    op.value,
-                ] {
+                for field in [op.resource.as_bytes(), op.namespace.as_bytes(), op.name.as_bytes(), op.value] {
                     out.extend_from_slice(&(field.len() as u32).to_le_bytes());
                     out.extend_from_slice(field);
                 }
@@ -190,20 +177,13 @@ pub(crate) fn decode(file: &[u8], at: usize) -> Option<Frame<'_>> {
         3 => Body::End(input.u64()?),
         _ => return None,
     };
-    input.0.is_empty().then_some(Frame {
-        synced,
-        body,
-        range: at..at + PREFIX + size,
-    })
+    input.0.is_empty().then_some(Frame { synced, body, range: at..at + PREFIX + size })
 }
 
 /// The first place at or after `at` where a whole frame begins.
 pub(crate) fn find(file: &[u8], mut at: usize) -> Option<Frame<'_>> {
     loop {
-        at += file
-            .get(at..)?
-            .windows(MARKER.len())
-            .position(|window| window == MARKER)?;
+        at += file.get(at..)?.windows(MARKER.len()).position(|window| window == MARKER)?;
         if let Some(frame) = decode(file, at) {
             return Some(frame);
         }
@@ -275,15 +255,7 @@ mod tests {
     use super::*;
 
     fn op(revision: u64, value: &[u8]) -> Op<'_> {
-        Op {
-            kind: OpKind::Put,
-            revision,
-            created: 1,
-            resource: "r",
-            namespace: "",
-            name: "n",
-            value,
-        }
+        Op { kind: OpKind::Put, revision, created: 1, resource: "r", namespace: "", name: "n", value }
     }
 
     #[test]
@@ -299,14 +271,7 @@ mod tests {
             seen.push((frame.synced, frame.body));
         }
         assert_eq!(at, encoder.out.len());
-        assert_eq!(
-            seen,
-            [
-                (0, Body::High(7)),
-                (28, Body::Commit(vec![op(1, b"one"), op(2, b"")])),
-                (28, Body::End(2))
-            ]
-        );
+        assert_eq!(seen, [(0, Body::High(7)), (28, Body::Commit(vec![op(1, b"one"), op(2, b"")])), (28, Body::End(2))]);
     }
 
     #[test]
@@ -340,9 +305,6 @@ mod tests {
         ] {
             assert_eq!(check_header(bytes, FileKind::Segment, 3), expected);
         }
-        assert_eq!(
-            check_header(&good, FileKind::Snapshot, 3),
-            Err(HeaderError::Foreign)
-        );
+        assert_eq!(check_header(&good, FileKind::Snapshot, 3), Err(HeaderError::Foreign));
     }
 }

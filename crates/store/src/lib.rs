@@ -55,8 +55,8 @@ mod writer;
 pub use backup::{BackupError, FsckReport, RestoreError, fsck, restore};
 pub use files::{DirFiles, Files, LogFile};
 pub use model::{
-    Change, CommitError, Durability, Entry, Event, EventKind, Expect, Gone, Key, List, Meta,
-    Options, Report, Stats, Value, Write,
+    Change, CommitError, Durability, Entry, Event, EventKind, Expect, Gone, Key, List, Meta, Options, Report, Stats,
+    Value, Write,
 };
 pub use recover::OpenError;
 pub use store::Store;

@@ -84,17 +84,11 @@ impl Log {
         if self.broken {
             self.repair()?;
         }
-        let result = self.append_unguarded(
-            frames,
-            sync || self.unsynced.len() + frames.len() > MAX_UNSYNCED,
-        );
+        let result = self.append_unguarded(frames, sync || self.unsynced.len() + frames.len() > MAX_UNSYNCED);
         if let Err(error) = result {
             self.broken = true;
             if let Err(error) = self.repair() {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    "cannot take back a failed write yet"
-                );
+                tracing::warn!(error = &error as &dyn std::error::Error, "cannot take back a failed write yet");
             }
             return Err(error);
         }
@@ -179,16 +173,10 @@ impl Log {
 }
 
 /// A new segment is complete before it gets its name.
-pub(crate) fn create_segment(
-    files: &dyn Files,
-    sequence: u64,
-    high: u64,
-) -> io::Result<(Box<dyn LogFile>, u64)> {
+pub(crate) fn create_segment(files: &dyn Files, sequence: u64, high: u64) -> io::Result<(Box<dyn LogFile>, u64)> {
     let name = segment_name(sequence);
     let temporary = temporary_name(&name);
-    let mut encoder = Encoder {
-        out: header(FileKind::Segment, sequence),
-    };
+    let mut encoder = Encoder { out: header(FileKind::Segment, sequence) };
     encoder.high(0, high);
     let mut file = files.create(&temporary)?;
     file.write_at(0, &encoder.out)?;

@@ -34,20 +34,13 @@ pub struct Key {
 
 impl Key {
     pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
-        Self {
-            namespace: namespace.into(),
-            name: name.into(),
-        }
+        Self { namespace: namespace.into(), name: name.into() }
     }
 }
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.namespace.is_empty() {
-            f.write_str(&self.name)
-        } else {
-            write!(f, "{}/{}", self.namespace, self.name)
-        }
+        if self.namespace.is_empty() { f.write_str(&self.name) } else { write!(f, "{}/{}", self.namespace, self.name) }
     }
 }
 
@@ -70,13 +63,7 @@ pub struct Entry<M> {
 
 impl<M> fmt::Debug for Entry<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}@{} ({} bytes)",
-            self.key,
-            self.revision,
-            self.bytes.len()
-        )
+        write!(f, "{}@{} ({} bytes)", self.key, self.revision, self.bytes.len())
     }
 }
 
@@ -154,10 +141,7 @@ pub enum CommitError<M> {
 impl<M> fmt::Debug for CommitError<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Conflict { current } => f
-                .debug_struct("Conflict")
-                .field("current", current)
-                .finish(),
+            Self::Conflict { current } => f.debug_struct("Conflict").field("current", current).finish(),
             Self::Full(error) => f.debug_tuple("Full").field(error).finish(),
             Self::Closed => f.write_str("Closed"),
         }

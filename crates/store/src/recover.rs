@@ -19,27 +19,15 @@ pub enum OpenError {
     #[error("{}", .path.display())]
     Io { path: PathBuf, source: io::Error },
     #[error("{} was written by a newer version (format {found}; this version knows formats up to {supported})", .path.display())]
-    NewerFormat {
-        path: PathBuf,
-        found: u32,
-        supported: u32,
-    },
+    NewerFormat { path: PathBuf, found: u32, supported: u32 },
     #[error("{} is not a file of a store, or its header is damaged", .path.display())]
     Foreign { path: PathBuf },
     #[error("{} is damaged at byte {offset}: {why}; restore a backup", .path.display())]
-    Damaged {
-        path: PathBuf,
-        offset: u64,
-        why: &'static str,
-    },
+    Damaged { path: PathBuf, offset: u64, why: &'static str },
     #[error("{} is missing; restore a backup", .path.display())]
     Missing { path: PathBuf },
     #[error("cannot read {resource} {key}")]
-    Object {
-        resource: String,
-        key: Key,
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
+    Object { resource: String, key: Key, source: Box<dyn std::error::Error + Send + Sync> },
 }
 
 /// An object as the log has it.
@@ -73,10 +61,7 @@ pub(crate) fn scan(files: &dyn Files) -> Result<Recovered, OpenError> {
     let mut recovered = Recovered::default();
     let mut segments = Vec::new();
     let mut snapshots = Vec::new();
-    for name in files.names().map_err(|source| OpenError::Io {
-        path: at(""),
-        source,
-    })? {
+    for name in files.names().map_err(|source| OpenError::Io { path: at(""), source })? {
         match parse_name(&name) {
             Name::Segment(sequence) => segments.push(sequence),
             Name::Snapshot(sequence) => snapshots.push(sequence),
@@ -87,51 +72,33 @@ pub(crate) fn scan(files: &dyn Files) -> Result<Recovered, OpenError> {
     segments.sort_unstable();
     let snapshot = snapshots.iter().copied().max();
     let first = snapshot.unwrap_or(1);
-    recovered.stale.extend(
-        snapshots
-            .iter()
-            .filter(|&&sequence| sequence < first)
-            .map(|&sequence| snapshot_name(sequence)),
-    );
-    recovered.stale.extend(
-        segments
-            .iter()
-            .filter(|&&sequence| sequence < first)
-            .map(|&sequence| segment_name(sequence)),
-    );
+    recovered
+        .stale
+        .extend(snapshots.iter().filter(|&&sequence| sequence < first).map(|&sequence| snapshot_name(sequence)));
+    recovered
+        .stale
+        .extend(segments.iter().filter(|&&sequence| sequence < first).map(|&sequence| segment_name(sequence)));
     segments.retain(|&sequence| sequence >= first);
     if segments.is_empty() && snapshot.is_none() {
         return Ok(recovered);
     }
-    let gap = segments
-        .iter()
-        .zip(first..)
-        .find(|&(&found, wanted)| found != wanted)
-        .map(|(_, wanted)| wanted);
+    let gap = segments.iter().zip(first..).find(|&(&found, wanted)| found != wanted).map(|(_, wanted)| wanted);
     if let Some(missing) = gap.or(segments.is_empty().then_some(first)) {
-        return Err(OpenError::Missing {
-            path: at(&segment_name(missing)),
-        });
+        return Err(OpenError::Missing { path: at(&segment_name(missing)) });
     }
 
     let mut older_bytes = 0;
     if let Some(sequence) = snapshot {
-        let (file, content) =
-            Content::read(files, snapshot_name(sequence), FileKind::Snapshot, sequence)?;
+        let (file, content) = Content::read(files, snapshot_name(sequence), FileKind::Snapshot, sequence)?;
         recovered.read_snapshot(&file, &content)?;
         older_bytes += content.len() as u64;
     }
     let last = segments.last().copied().unwrap_or(first);
     for sequence in segments {
-        let (file, content) =
-            Content::read(files, segment_name(sequence), FileKind::Segment, sequence)?;
+        let (file, content) = Content::read(files, segment_name(sequence), FileKind::Segment, sequence)?;
         let len = recovered.read_segment(&file, &content, sequence == last)?;
         if sequence == last {
-            recovered.tail = Some(Tail {
-                sequence,
-                len,
-                older_bytes,
-            });
+            recovered.tail = Some(Tail { sequence, len, older_bytes });
         }
         older_bytes += content.len() as u64;
     }
@@ -142,34 +109,18 @@ pub(crate) fn scan(files: &dyn Files) -> Result<Recovered, OpenError> {
 struct Content(PathBuf);
 
 impl Content {
-    fn read(
-        files: &dyn Files,
-        name: String,
-        kind: FileKind,
-        sequence: u64,
-    ) -> Result<(Self, Bytes), OpenError> {
+    fn read(files: &dyn Files, name: String, kind: FileKind, sequence: u64) -> Result<(Self, Bytes), OpenError> {
         let path = files.path(&name);
-        let content = files.read(&name).map_err(|source| OpenError::Io {
-            path: path.clone(),
-            source,
-        })?;
+        let content = files.read(&name).map_err(|source| OpenError::Io { path: path.clone(), source })?;
         match frame::check_header(&content, kind, sequence) {
             Ok(()) => Ok((Self(path), content.into())),
             Err(HeaderError::Foreign) => Err(OpenError::Foreign { path }),
-            Err(HeaderError::Newer(found)) => Err(OpenError::NewerFormat {
-                path,
-                found,
-                supported: FORMAT,
-            }),
+            Err(HeaderError::Newer(found)) => Err(OpenError::NewerFormat { path, found, supported: FORMAT }),
         }
     }
 
     fn damaged(&self, offset: usize, why: &'static str) -> OpenError {
-        OpenError::Damaged {
-            path: self.0.clone(),
-            offset: offset as u64,
-            why,
-        }
+        OpenError::Damaged { path: self.0.clone(), offset: offset as u64, why }
     }
 }
 
@@ -178,8 +129,7 @@ impl Recovered {
         let mut at = HEADER;
         let mut count = 0;
         loop {
-            let frame = frame::decode(content, at)
-                .ok_or_else(|| file.damaged(at, "the record is not whole"))?;
+            let frame = frame::decode(content, at).ok_or_else(|| file.damaged(at, "the record is not whole"))?;
             at = frame.range.end;
             self.frames += 1;
             match frame.body {
@@ -195,12 +145,7 @@ impl Recovered {
     }
 
     /// Returns where the whole frames end.
-    fn read_segment(
-        &mut self,
-        file: &Content,
-        content: &Bytes,
-        last: bool,
-    ) -> Result<u64, OpenError> {
+    fn read_segment(&mut self, file: &Content, content: &Bytes, last: bool) -> Result<u64, OpenError> {
         let mut at = HEADER;
         // Within the log revisions only grow. (A snapshot is sorted by key.)
         while let Some(frame) = frame::decode(content, at) {
@@ -209,9 +154,7 @@ impl Recovered {
                 Body::Commit(ops) => {
                     for op in &ops {
                         if op.revision <= self.newest {
-                            return Err(
-                                file.damaged(at, "the revision is older than the one before")
-                            );
+                            return Err(file.damaged(at, "the revision is older than the one before"));
                         }
                         self.apply(op, content);
                     }
@@ -223,10 +166,7 @@ impl Recovered {
             at = frame.range.end;
         }
         let rest = &content[at..];
-        let torn = rest
-            .iter()
-            .rposition(|&byte| byte != 0)
-            .map_or(0, |position| position + 1);
+        let torn = rest.iter().rposition(|&byte| byte != 0).map_or(0, |position| position + 1);
         if torn > 0 {
             if !last {
                 return Err(file.damaged(at, "the record is not whole, and later files exist"));
@@ -259,11 +199,7 @@ impl Recovered {
                 };
                 match self.objects.get_mut(op.resource) {
                     Some(objects) => objects.insert(key, raw),
-                    None => self
-                        .objects
-                        .entry(op.resource.into())
-                        .or_default()
-                        .insert(key, raw),
+                    None => self.objects.entry(op.resource.into()).or_default().insert(key, raw),
                 };
             }
             OpKind::Delete => {

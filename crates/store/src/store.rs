@@ -26,11 +26,7 @@ pub struct Store<M> {
 
 impl<M> Clone for Store<M> {
     fn clone(&self) -> Self {
-        Self {
-            tables: self.tables.clone(),
-            counters: self.counters.clone(),
-            requests: self.requests.clone(),
-        }
+        Self { tables: self.tables.clone(), counters: self.counters.clone(), requests: self.requests.clone() }
     }
 }
 
@@ -39,13 +35,8 @@ impl<M: Meta> Store<M> {
     pub fn open(dir: &Path, options: Options) -> Result<(Self, Report), OpenError> {
         match DirFiles::lock(dir) {
             Ok(Some(files)) => Self::open_with(Arc::new(files), options),
-            Ok(None) => Err(OpenError::Locked {
-                dir: dir.to_owned(),
-            }),
-            Err(source) => Err(OpenError::Io {
-                path: dir.to_owned(),
-                source,
-            }),
+            Ok(None) => Err(OpenError::Locked { dir: dir.to_owned() }),
+            Err(source) => Err(OpenError::Io { path: dir.to_owned(), source }),
         }
     }
 
@@ -53,38 +44,23 @@ impl<M: Meta> Store<M> {
     pub fn open_with(files: Arc<dyn Files>, options: Options) -> Result<(Self, Report), OpenError> {
         let begun = Instant::now();
         let mut recovered = scan(&*files)?;
-        let io = |source| OpenError::Io {
-            path: files.path(""),
-            source,
-        };
+        let io = |source| OpenError::Io { path: files.path(""), source };
         // First the tail, then the leftovers: a failure leaves the directory as it was found.
         let tail = match recovered.tail.take() {
             Some(tail) => tail,
             None => {
                 let (_, len) = create_segment(&*files, 1, 0).map_err(io)?;
-                Tail {
-                    sequence: 1,
-                    len,
-                    older_bytes: 0,
-                }
+                Tail { sequence: 1, len, older_bytes: 0 }
             }
         };
         let log = Log::open(files.clone(), &tail, options.preallocate_bytes).map_err(io)?;
         for name in &recovered.stale {
-            files.remove(name).map_err(|source| OpenError::Io {
-                path: files.path(name),
-                source,
-            })?;
+            files.remove(name).map_err(|source| OpenError::Io { path: files.path(name), source })?;
         }
 
         let (high, torn_bytes) = (recovered.high, recovered.torn_bytes);
         let loaded = load(recovered)?;
-        let tables = Arc::new(Tables::new(
-            high,
-            options.watch_events,
-            options.watch_bytes,
-            loaded.objects,
-        ));
+        let tables = Arc::new(Tables::new(high, options.watch_events, options.watch_bytes, loaded.objects));
         let counters = Arc::new(Counters::default());
         counters.log_bytes.store(log.total(), Relaxed);
         counters.live_bytes.store(loaded.live_bytes, Relaxed);
@@ -112,36 +88,21 @@ impl<M: Meta> Store<M> {
             migrated: None,
             revision: high,
         };
-        Ok((
-            Self {
-                tables,
-                counters,
-                requests,
-            },
-            report,
-        ))
+        Ok((Self { tables, counters, requests }, report))
     }
 
     /// Dropping the future does not take back the write.
     pub async fn commit(&self, write: Write<M>) -> Result<Arc<Entry<M>>, CommitError<M>> {
-        self.commit_all(vec![write])
-            .await?
-            .pop()
-            .ok_or(CommitError::Closed)
+        self.commit_all(vec![write]).await?.pop().ok_or(CommitError::Closed)
     }
 
     /// All of them or none, each with a revision of its own, in order; expectations see the writes before them.
-    pub async fn commit_all(
-        &self,
-        writes: Vec<Write<M>>,
-    ) -> Result<Vec<Arc<Entry<M>>>, CommitError<M>> {
+    pub async fn commit_all(&self, writes: Vec<Write<M>>) -> Result<Vec<Arc<Entry<M>>>, CommitError<M>> {
         if writes.is_empty() {
             return Ok(Vec::new());
         }
         let (answer, answered) = oneshot::channel();
-        self.requests
-            .send(Request::Commit { writes, answer })
-            .map_err(|_| CommitError::Closed)?;
+        self.requests.send(Request::Commit { writes, answer }).map_err(|_| CommitError::Closed)?;
         answered.await.unwrap_or(Err(CommitError::Closed))
     }
 
@@ -214,12 +175,7 @@ struct Loaded<M> {
 
 /// Only what is still alive is parsed, and copied out of the files' memory.
 fn load<M: Meta>(recovered: Recovered) -> Result<Loaded<M>, OpenError> {
-    let mut loaded = Loaded {
-        objects: Vec::new(),
-        count: 0,
-        bytes: 0,
-        live_bytes: 0,
-    };
+    let mut loaded = Loaded { objects: Vec::new(), count: 0, bytes: 0, live_bytes: 0 };
     for (resource, raws) in recovered.objects {
         let mut objects = BTreeMap::new();
         for (key, raw) in raws {
@@ -232,13 +188,7 @@ fn load<M: Meta>(recovered: Recovered) -> Result<Loaded<M>, OpenError> {
             loaded.bytes += raw.bytes.len() as u64;
             loaded.live_bytes += raw.size;
             let bytes = Bytes::copy_from_slice(&raw.bytes);
-            let entry = Entry {
-                key: key.clone(),
-                revision: raw.revision,
-                created: raw.created,
-                bytes,
-                meta,
-            };
+            let entry = Entry { key: key.clone(), revision: raw.revision, created: raw.created, bytes, meta };
             objects.insert(key, Arc::new(entry));
         }
         loaded.objects.push((resource, objects));

@@ -58,16 +58,8 @@ pub(crate) struct Applied<M> {
 pub(crate) type Objects<M> = BTreeMap<Key, Arc<Entry<M>>>;
 
 impl<M> Tables<M> {
-    pub(crate) fn new(
-        start: u64,
-        max_events: usize,
-        max_bytes: usize,
-        objects: Vec<(Arc<str>, Objects<M>)>,
-    ) -> Self {
-        let tables = objects
-            .into_iter()
-            .map(|(name, objects)| (name, Arc::new(Table::new(start, objects))))
-            .collect();
+    pub(crate) fn new(start: u64, max_events: usize, max_bytes: usize, objects: Vec<(Arc<str>, Objects<M>)>) -> Self {
+        let tables = objects.into_iter().map(|(name, objects)| (name, Arc::new(Table::new(start, objects)))).collect();
         Self {
             tables: RwLock::new(tables),
             applied: AtomicU64::new(start),
@@ -92,17 +84,13 @@ impl<M> Tables<M> {
     }
 
     pub(crate) fn count(&self, resource: &str) -> usize {
-        self.table(resource)
-            .map_or(0, |table| table.read().objects.len())
+        self.table(resource).map_or(0, |table| table.read().objects.len())
     }
 
     pub(crate) fn list(&self, resource: &str, namespace: Option<&str>) -> List<M> {
         match self.table(resource) {
             Some(table) => self.list_state(&table.read(), namespace),
-            None => List {
-                revision: self.revision(),
-                items: Vec::new(),
-            },
+            None => List { revision: self.revision(), items: Vec::new() },
         }
     }
 
@@ -120,42 +108,23 @@ impl<M> Tables<M> {
     /// Everything, for a snapshot. Only the writer may call this: between its batches, all tables are of one revision.
     pub(crate) fn everything(&self) -> Everything<M> {
         let tables = read(&self.tables);
-        tables
-            .iter()
-            .map(|(name, table)| {
-                (
-                    name.clone(),
-                    table.read().objects.values().cloned().collect(),
-                )
-            })
-            .collect()
+        tables.iter().map(|(name, table)| (name.clone(), table.read().objects.values().cloned().collect())).collect()
     }
 
-    pub(crate) fn watch(
-        self: &Arc<Self>,
-        resource: &str,
-        from: Option<u64>,
-    ) -> Result<Watcher<M>, Gone> {
+    pub(crate) fn watch(self: &Arc<Self>, resource: &str, from: Option<u64>) -> Result<Watcher<M>, Gone> {
         let table = self.table_or_new(resource);
         let state = table.read();
         let from = from.unwrap_or_else(|| self.revision_of(&state));
         // A revision that was never handed out in this run comes from before a crash that lost it.
         if from < state.floor || from > self.handed_out.load(SeqCst) {
-            return Err(Gone {
-                oldest: state.floor,
-            });
+            return Err(Gone { oldest: state.floor });
         }
-        let next =
-            state.first + state.events.partition_point(|event| event.revision <= from) as u64;
+        let next = state.first + state.events.partition_point(|event| event.revision <= from) as u64;
         drop(state);
         Ok(self.watcher(table, next, from, None))
     }
 
-    pub(crate) fn watch_list(
-        self: &Arc<Self>,
-        resource: &str,
-        namespace: Option<&str>,
-    ) -> (List<M>, Watcher<M>) {
+    pub(crate) fn watch_list(self: &Arc<Self>, resource: &str, namespace: Option<&str>) -> (List<M>, Watcher<M>) {
         let table = self.table_or_new(resource);
         let state = table.read();
         let list = self.list_state(&state, namespace);
@@ -202,17 +171,11 @@ impl<M> Tables<M> {
             None => state.objects.values().cloned().collect(),
             Some(namespace) => {
                 let from = Key::new(namespace, "");
-                let inside = state
-                    .objects
-                    .range(from..)
-                    .take_while(|(key, _)| *key.namespace == *namespace);
+                let inside = state.objects.range(from..).take_while(|(key, _)| *key.namespace == *namespace);
                 inside.map(|(_, entry)| entry.clone()).collect()
             }
         };
-        List {
-            revision: self.revision_of(state),
-            items,
-        }
+        List { revision: self.revision_of(state), items }
     }
 
     /// The revision of which a table, locked now, is the state. `applied` alone would be too old in the middle of a
@@ -230,14 +193,7 @@ impl<M> Tables<M> {
     ) -> Watcher<M> {
         self.watchers.fetch_add(1, SeqCst);
         let wake = table.head.subscribe();
-        Watcher {
-            tables: self.clone(),
-            table,
-            wake,
-            next,
-            seen,
-            namespace,
-        }
+        Watcher { tables: self.clone(), table, wake, next, seen, namespace }
     }
 
     fn table(&self, resource: &str) -> Option<Arc<Table<M>>> {
@@ -250,27 +206,14 @@ impl<M> Tables<M> {
         }
         let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
         // No event of this resource happened in this run, so watches may begin where the run began.
-        tables
-            .entry(Arc::from(resource))
-            .or_insert_with(|| Arc::new(Table::new(self.start, BTreeMap::new())))
-            .clone()
+        tables.entry(Arc::from(resource)).or_insert_with(|| Arc::new(Table::new(self.start, BTreeMap::new()))).clone()
     }
 }
 
 impl<M> Table<M> {
     fn new(start: u64, objects: Objects<M>) -> Self {
-        let state = State {
-            objects,
-            events: VecDeque::new(),
-            first: 0,
-            bytes: 0,
-            floor: start,
-            newest: start,
-        };
-        Self {
-            state: RwLock::new(state),
-            head: watch::Sender::new(0),
-        }
+        let state = State { objects, events: VecDeque::new(), first: 0, bytes: 0, floor: start, newest: start };
+        Self { state: RwLock::new(state), head: watch::Sender::new(0) }
     }
 
     pub(crate) fn wake(&self) {
@@ -304,9 +247,7 @@ impl<M> State<M> {
     }
 
     fn trim(&mut self, max_events: usize, max_bytes: usize, trimmed: &mut Vec<Arc<Event<M>>>) {
-        while self.events.len() > max_events
-            || (self.bytes > max_bytes && self.events.len() > MIN_EVENTS)
-        {
+        while self.events.len() > max_events || (self.bytes > max_bytes && self.events.len() > MIN_EVENTS) {
             let Some(event) = self.events.pop_front() else {
                 break;
             };
@@ -355,9 +296,7 @@ impl<M> Watcher<M> {
     pub fn try_next(&mut self) -> Result<Option<Arc<Event<M>>>, Gone> {
         let state = self.table.read();
         if self.next < state.first {
-            return Err(Gone {
-                oldest: state.floor,
-            });
+            return Err(Gone { oldest: state.floor });
         }
         while let Some(event) = state.events.get((self.next - state.first) as usize) {
             self.next += 1;
@@ -366,11 +305,7 @@ impl<M> Watcher<M> {
                 continue;
             }
             self.seen = event.revision;
-            if self
-                .namespace
-                .as_ref()
-                .is_none_or(|namespace| *namespace == event.entry.key.namespace)
-            {
+            if self.namespace.as_ref().is_none_or(|namespace| *namespace == event.entry.key.namespace) {
                 return Ok(Some(event.clone()));
             }
         }
@@ -381,11 +316,7 @@ impl<M> Watcher<M> {
     /// The revision up to which this watcher has seen everything of its resource; may be newer than its last event.
     pub fn progress(&self) -> u64 {
         let state = self.table.read();
-        if self.next == state.end() {
-            self.seen.max(self.tables.revision_of(&state))
-        } else {
-            self.seen
-        }
+        if self.next == state.end() { self.seen.max(self.tables.revision_of(&state)) } else { self.seen }
     }
 }
 

@@ -13,9 +13,7 @@ use crate::compact::{Everything, compact, put};
 use crate::files::Files;
 use crate::frame::{Encoder, MAX_BODY, Op, OpKind};
 use crate::log::Log;
-use crate::model::{
-    Change, CommitError, Durability, Entry, Event, EventKind, Expect, Key, Options, Write,
-};
+use crate::model::{Change, CommitError, Durability, Entry, Event, EventKind, Expect, Key, Options, Write};
 use crate::table::{Applied, Tables};
 
 /// A batch takes no more requests past these.
@@ -104,10 +102,7 @@ impl<M: Send + Sync + 'static> Writer<M> {
     pub(crate) fn run(mut self, requests: &Receiver<Request<M>>) {
         let answer = self.serve(requests);
         if let Err(error) = self.finish() {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "the store did not end cleanly"
-            );
+            tracing::warn!(error = &error as &dyn std::error::Error, "the store did not end cleanly");
         }
         // The files are let go, and with them the lock, before the answer.
         drop(self);
@@ -120,8 +115,7 @@ impl<M: Send + Sync + 'static> Writer<M> {
     fn serve(&mut self, requests: &Receiver<Request<M>>) -> Option<oneshot::Sender<()>> {
         let mut relaxed_since: Option<Instant> = None;
         loop {
-            let until_sync = relaxed_since
-                .map(|since| self.options.relaxed_sync.saturating_sub(since.elapsed()));
+            let until_sync = relaxed_since.map(|since| self.options.relaxed_sync.saturating_sub(since.elapsed()));
             let until_poll = self.compaction.is_some().then_some(COMPACTION_POLL);
             let request = match until_sync.into_iter().chain(until_poll).min() {
                 None => requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -137,9 +131,7 @@ impl<M: Send + Sync + 'static> Writer<M> {
             let mut wants_state = Vec::new();
             while let Some(request) = next.take() {
                 match request {
-                    Request::Commit { writes, answer } => {
-                        batch.add(&self.tables, &mut self.revision, writes, answer)
-                    }
+                    Request::Commit { writes, answer } => batch.add(&self.tables, &mut self.revision, writes, answer),
                     Request::State { answer } => wants_state.push(answer),
                     Request::Close { answer } => {
                         closing = Some(answer);
@@ -159,10 +151,7 @@ impl<M: Send + Sync + 'static> Writer<M> {
             if relaxed_since.is_some_and(|since| since.elapsed() >= self.options.relaxed_sync) {
                 relaxed_since = None;
                 if let Err(error) = self.log.sync() {
-                    tracing::warn!(
-                        error = &error as &dyn std::error::Error,
-                        "cannot sync the log"
-                    );
+                    tracing::warn!(error = &error as &dyn std::error::Error, "cannot sync the log");
                 }
             }
             match self.log.is_unsynced() {
@@ -182,9 +171,7 @@ impl<M: Send + Sync + 'static> Writer<M> {
                 for change in &batch.changes {
                     self.account(change);
                 }
-                self.counters
-                    .commits
-                    .fetch_add(batch.changes.len() as u64, Relaxed);
+                self.counters.commits.fetch_add(batch.changes.len() as u64, Relaxed);
                 // Before the answers, so that whoever has one finds its write counted.
                 self.count();
                 let touched = self.tables.apply(batch.changes);
@@ -193,24 +180,16 @@ impl<M: Send + Sync + 'static> Writer<M> {
                     let _ = answer.send(match outcome {
                         Outcome::Done(entries) => Ok(entries),
                         Outcome::Conflict { current, .. } => Err(CommitError::Conflict { current }),
-                        Outcome::TooLarge => {
-                            Err(CommitError::Full(io::ErrorKind::FileTooLarge.into()))
-                        }
+                        Outcome::TooLarge => Err(CommitError::Full(io::ErrorKind::FileTooLarge.into())),
                     });
                 }
                 touched.iter().for_each(|table| table.wake());
             }
             Err(error) => {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    "cannot write to the log"
-                );
+                tracing::warn!(error = &error as &dyn std::error::Error, "cannot write to the log");
                 for (answer, outcome) in batch.answers {
                     let _ = answer.send(Err(match outcome {
-                        Outcome::Conflict {
-                            current,
-                            pending: false,
-                        } => CommitError::Conflict { current },
+                        Outcome::Conflict { current, pending: false } => CommitError::Conflict { current },
                         Outcome::TooLarge => CommitError::Full(io::ErrorKind::FileTooLarge.into()),
                         _ => CommitError::Full(same(&error)),
                     }));
@@ -235,8 +214,7 @@ impl<M: Send + Sync + 'static> Writer<M> {
             start = end;
         }
         // A reservation that a power cut could take back would be none.
-        self.log
-            .append(&encoder.out, batch.sync || reserved > self.reserved)?;
+        self.log.append(&encoder.out, batch.sync || reserved > self.reserved)?;
         self.reserved = reserved;
         Ok(())
     }
@@ -263,16 +241,12 @@ impl<M: Send + Sync + 'static> Writer<M> {
                     self.counters.compactions.fetch_add(1, Relaxed);
                 }
                 Err(error) => {
-                    tracing::warn!(
-                        error = &error as &dyn std::error::Error,
-                        "cannot rewrite the log"
-                    );
+                    tracing::warn!(error = &error as &dyn std::error::Error, "cannot rewrite the log");
                     self.compact_from = self.log.total() + self.options.compact_min_bytes;
                 }
             }
         }
-        if self.log.len() >= self.options.segment_bytes.max(self.rotate_from) && !self.log_rotated()
-        {
+        if self.log.len() >= self.options.segment_bytes.max(self.rotate_from) && !self.log_rotated() {
             self.rotate_from = self.log.len() + self.options.segment_bytes / 4;
         }
         let dead = self.log.total().saturating_sub(self.live_bytes);
@@ -298,10 +272,7 @@ impl<M: Send + Sync + 'static> Writer<M> {
                 true
             }
             Err(error) => {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    "cannot begin a new log file"
-                );
+                tracing::warn!(error = &error as &dyn std::error::Error, "cannot begin a new log file");
                 false
             }
         }
@@ -317,27 +288,16 @@ impl<M: Send + Sync + 'static> Writer<M> {
         let cancel = Arc::new(AtomicBool::new(false));
         let everything = self.tables.everything();
         let (files, sequence, stop) = (self.files.clone(), self.log.sequence(), cancel.clone());
-        let thread = std::thread::Builder::new()
-            .name("store-compact".into())
-            .spawn(move || {
-                let result = compact(&*files, sequence, &everything, &stop);
-                // Before the answer: whoever has it may want the lock gone.
-                drop(files);
-                let _ = sender.send(result);
-            });
+        let thread = std::thread::Builder::new().name("store-compact".into()).spawn(move || {
+            let result = compact(&*files, sequence, &everything, &stop);
+            // Before the answer: whoever has it may want the lock gone.
+            drop(files);
+            let _ = sender.send(result);
+        });
         match thread {
-            Ok(_) => {
-                self.compaction = Some(Compaction {
-                    done,
-                    cancel,
-                    replaced_bytes: self.log.older_bytes,
-                })
-            }
+            Ok(_) => self.compaction = Some(Compaction { done, cancel, replaced_bytes: self.log.older_bytes }),
             Err(error) => {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    "cannot start rewriting the log"
-                );
+                tracing::warn!(error = &error as &dyn std::error::Error, "cannot start rewriting the log");
                 self.compact_from = self.log.total() + self.options.compact_min_bytes;
             }
         }
@@ -370,13 +330,7 @@ impl<M> Batch<M> {
     }
 
     /// Checks a commit and, if all of it holds, takes it into the batch and gives it revisions.
-    fn add(
-        &mut self,
-        tables: &Tables<M>,
-        revision: &mut u64,
-        writes: Vec<Write<M>>,
-        answer: Asker<M>,
-    ) {
+    fn add(&mut self, tables: &Tables<M>, revision: &mut u64, writes: Vec<Write<M>>, answer: Asker<M>) {
         let begin = self.changes.len();
         let mut undo = Vec::with_capacity(writes.len());
         let mut next = *revision;
@@ -387,9 +341,7 @@ impl<M> Batch<M> {
             let place = (write.resource, write.key);
             let staged = self.overlay.get(&place);
             let pending = staged.is_some();
-            let current = staged
-                .cloned()
-                .unwrap_or_else(|| tables.get(&place.0, &place.1));
+            let current = staged.cloned().unwrap_or_else(|| tables.get(&place.0, &place.1));
             if !holds(write.expect, current.as_deref(), &write.change) {
                 failure = Some(Outcome::Conflict { current, pending });
                 break;
@@ -400,10 +352,7 @@ impl<M> Batch<M> {
             bytes += put(&place.0, &event.entry).size();
             let now = (event.kind != EventKind::Deleted).then(|| event.entry.clone());
             let before = self.overlay.insert(place.clone(), now);
-            self.changes.push(Applied {
-                resource: place.0.clone(),
-                event,
-            });
+            self.changes.push(Applied { resource: place.0.clone(), event });
             undo.push((place, before));
         }
         // Half of the limit leaves room for everything that is not the objects themselves.
@@ -426,12 +375,7 @@ impl<M> Batch<M> {
                 self.bytes += bytes;
                 self.sync |= sync;
                 self.ends.push(self.changes.len());
-                Outcome::Done(
-                    self.changes[begin..]
-                        .iter()
-                        .map(|change| change.event.entry.clone())
-                        .collect(),
-                )
+                Outcome::Done(self.changes[begin..].iter().map(|change| change.event.entry.clone()).collect())
             }
         };
         self.answers.push((answer, outcome));
@@ -448,33 +392,15 @@ fn holds<M>(expect: Expect, current: Option<&Entry<M>>, change: &Change<M>) -> b
     expected && (current.is_some() || matches!(change, Change::Put(_)))
 }
 
-fn event<M>(
-    revision: u64,
-    key: Key,
-    change: Change<M>,
-    previous: Option<Arc<Entry<M>>>,
-) -> Event<M> {
+fn event<M>(revision: u64, key: Key, change: Change<M>, previous: Option<Arc<Entry<M>>>) -> Event<M> {
     let (kind, value) = match change {
         Change::Put(value) if previous.is_some() => (EventKind::Modified, value),
         Change::Put(value) => (EventKind::Added, value),
         Change::Delete { last } => (EventKind::Deleted, last),
     };
-    let created = previous
-        .as_ref()
-        .map_or(revision, |previous| previous.created);
+    let created = previous.as_ref().map_or(revision, |previous| previous.created);
     let bytes = value.splice(revision);
-    Event {
-        kind,
-        revision,
-        entry: Arc::new(Entry {
-            key,
-            revision,
-            created,
-            bytes,
-            meta: value.meta,
-        }),
-        previous,
-    }
+    Event { kind, revision, entry: Arc::new(Entry { key, revision, created, bytes, meta: value.meta }), previous }
 }
 
 fn op<M>(Applied { resource, event }: &Applied<M>) -> Op<'_> {
@@ -488,10 +414,7 @@ fn op<M>(Applied { resource, event }: &Applied<M>) -> Op<'_> {
 
 /// Errors of the system cannot be cloned, but several writers wait for this one.
 fn same(error: &io::Error) -> io::Error {
-    error.raw_os_error().map_or_else(
-        || io::Error::new(error.kind(), error.to_string()),
-        io::Error::from_raw_os_error,
-    )
+    error.raw_os_error().map_or_else(|| io::Error::new(error.kind(), error.to_string()), io::Error::from_raw_os_error)
 }
 
 pub(crate) type Requests<M> = mpsc::Sender<Request<M>>;

@@ -22,8 +22,7 @@ async fn five() -> (Disk, Vec<std::ops::Range<usize>>) {
     disk.tamper(LOG, |content| {
         let mut at = 28;
         while at < content.len() {
-            let end =
-                at + 12 + u32::from_le_bytes(content[at + 4..at + 8].try_into().unwrap()) as usize;
+            let end = at + 12 + u32::from_le_bytes(content[at + 4..at + 8].try_into().unwrap()) as usize;
             records.push(at..end);
             at = end;
         }
@@ -47,11 +46,7 @@ async fn a_torn_end_is_cut_off_wherever_it_tears() {
             });
             let (store, report) = Db::open_with(disk.mount(), small()).unwrap();
             assert_eq!(report.objects, 4);
-            assert_eq!(
-                report.torn_bytes > 0,
-                cut > last.start || garbage > 0,
-                "cut at {cut}, garbage {garbage}"
-            );
+            assert_eq!(report.torn_bytes > 0, cut > last.start || garbage > 0, "cut at {cut}, garbage {garbage}");
             assert_eq!(outcome(store.commit(put("f", "new")).await), "f=new");
             store.close().await;
             let (store, report) = Db::open_with(disk.mount(), small()).unwrap();
@@ -65,20 +60,12 @@ async fn a_torn_end_is_cut_off_wherever_it_tears() {
 async fn damage_before_the_end_refuses_with_the_place() {
     let (whole, records) = five().await;
     for record in &records[..6] {
-        for at in [
-            record.start,
-            record.start + 5,
-            record.start + 9,
-            record.end - 1,
-        ] {
+        for at in [record.start, record.start + 5, record.start + 9, record.end - 1] {
             let disk = whole.copy();
             disk.tamper(LOG, |content| content[at] ^= 0x10);
             match Db::open_with(disk.mount(), Options::default()) {
                 Err(OpenError::Damaged { path, offset, .. }) => {
-                    assert_eq!(
-                        (path.file_name().unwrap().to_str().unwrap(), offset),
-                        (LOG, record.start as u64)
-                    );
+                    assert_eq!((path.file_name().unwrap().to_str().unwrap(), offset), (LOG, record.start as u64));
                 }
                 other => panic!("byte {at}: {:?}", other.map(|(_, report)| report)),
             }
@@ -89,27 +76,13 @@ async fn damage_before_the_end_refuses_with_the_place() {
 #[tokio::test]
 async fn other_files_are_refused_by_name() {
     for (name, change, expected) in [
-        (
-            LOG,
-            8,
-            "log-0000000000000001 was written by a newer version (format 3; this version knows formats up to 1)",
-        ),
-        (
-            LOG,
-            0,
-            "log-0000000000000001 is not a file of a store, or its header is damaged",
-        ),
-        (
-            LOG,
-            20,
-            "log-0000000000000001 is not a file of a store, or its header is damaged",
-        ),
+        (LOG, 8, "log-0000000000000001 was written by a newer version (format 3; this version knows formats up to 1)"),
+        (LOG, 0, "log-0000000000000001 is not a file of a store, or its header is damaged"),
+        (LOG, 20, "log-0000000000000001 is not a file of a store, or its header is damaged"),
     ] {
         let (disk, _) = five().await;
         disk.tamper(name, |content| content[change] ^= 2);
-        let error = Db::open_with(disk.mount(), Options::default())
-            .err()
-            .unwrap();
+        let error = Db::open_with(disk.mount(), Options::default()).err().unwrap();
         assert_eq!(error.to_string(), format!("/disk/{expected}"));
     }
 }
@@ -119,31 +92,21 @@ async fn damage_and_gaps_in_a_log_of_several_files() {
     async fn several() -> (Disk, Vec<String>) {
         let disk = Disk::default();
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        let eager = Options {
-            compact_min_bytes: 2000,
-            segment_bytes: 1000,
-            ..Options::default()
-        };
+        let eager = Options { compact_min_bytes: 2000, segment_bytes: 1000, ..Options::default() };
         let (store, _) = Db::open_with(disk.mount(), eager.clone()).unwrap();
         while store.stats().compactions < 1 {
             assert!(std::time::Instant::now() < deadline, "{:?}", disk.names());
             store.commit(put("same", "value")).await.unwrap();
         }
         store.close().await;
-        let never = Options {
-            compact_min_bytes: u64::MAX,
-            ..eager
-        };
+        let never = Options { compact_min_bytes: u64::MAX, ..eager };
         let (store, _) = Db::open_with(disk.mount(), never).unwrap();
         while disk.names().len() < 5 {
             store.commit(put("same", "value")).await.unwrap();
         }
         store.close().await;
         let names = disk.names();
-        assert!(
-            names.len() == 5 && names[4].starts_with("snapshot-"),
-            "{names:?}"
-        );
+        assert!(names.len() == 5 && names[4].starts_with("snapshot-"), "{names:?}");
         (disk, names)
     }
     let (disk, names) = several().await;
@@ -155,24 +118,14 @@ async fn damage_and_gaps_in_a_log_of_several_files() {
             let last = content.len() - 1;
             content[last] ^= 1;
         });
-        let error = Db::open_with(disk.mount(), Options::default())
-            .err()
-            .unwrap();
-        assert!(
-            matches!(&error, OpenError::Damaged { path, .. } if path.ends_with(name)),
-            "{name}: {error}"
-        );
+        let error = Db::open_with(disk.mount(), Options::default()).err().unwrap();
+        assert!(matches!(&error, OpenError::Damaged { path, .. } if path.ends_with(name)), "{name}: {error}");
     }
     for number in [0, 1] {
         let (disk, names) = several().await;
         disk.mount().remove(&names[number]).unwrap();
-        let error = Db::open_with(disk.mount(), Options::default())
-            .err()
-            .unwrap();
-        assert!(
-            matches!(&error, OpenError::Missing { path } if path.ends_with(&names[number])),
-            "{error}"
-        );
+        let error = Db::open_with(disk.mount(), Options::default()).err().unwrap();
+        assert!(matches!(&error, OpenError::Missing { path } if path.ends_with(&names[number])), "{error}");
     }
 }
 
@@ -180,10 +133,7 @@ async fn damage_and_gaps_in_a_log_of_several_files() {
 async fn a_full_disk_fails_writes_and_nothing_else() {
     for preallocate_bytes in [0, 512] {
         let disk = Disk::default();
-        let options = Options {
-            preallocate_bytes,
-            ..Options::default()
-        };
+        let options = Options { preallocate_bytes, ..Options::default() };
         let (store, _) = Db::open_with(disk.mount(), options.clone()).unwrap();
         store.commit(put("a", "v1")).await.unwrap();
         store.commit(relaxed(put("lease", "v1"))).await.unwrap();
@@ -191,17 +141,10 @@ async fn a_full_disk_fails_writes_and_nothing_else() {
         disk.set_room(Some(disk.used() + 100));
         let large = "x".repeat(2000);
         let failed = store.revision();
-        for write in [
-            put("b", &large),
-            relaxed(put("b", &large)),
-            put("a", &large),
-        ] {
+        for write in [put("b", &large), relaxed(put("b", &large)), put("a", &large)] {
             assert_eq!(outcome(store.commit(write).await), "full");
         }
-        assert_eq!(
-            texts(&store.list("things", None).items),
-            ["a=v1", "lease=v1"]
-        );
+        assert_eq!(texts(&store.list("things", None).items), ["a=v1", "lease=v1"]);
         assert_eq!(store.revision(), failed);
         assert!(watcher.try_next().unwrap().is_none());
         disk.set_room(None);
@@ -209,10 +152,7 @@ async fn a_full_disk_fails_writes_and_nothing_else() {
         assert_eq!(event(&watcher.next().await.unwrap()), "+b=v1");
         store.close().await;
         let (store, report) = Db::open_with(disk.mount(), options).unwrap();
-        assert_eq!(
-            texts(&store.list("things", None).items),
-            ["a=v1", "b=v1", "lease=v1"]
-        );
+        assert_eq!(texts(&store.list("things", None).items), ["a=v1", "b=v1", "lease=v1"]);
         assert_eq!(report.torn_bytes, 0);
     }
 }
@@ -226,16 +166,10 @@ async fn a_failed_sync_is_a_failed_write_and_loses_nothing_acknowledged() {
     disk.fail_sync(true);
     assert_eq!(outcome(store.commit(put("a", "v2")).await), "full");
     assert_eq!(outcome(store.commit(put("a", "v3")).await), "full");
-    assert_eq!(
-        texts(&store.list("things", None).items),
-        ["a=v1", "lease=v7"]
-    );
+    assert_eq!(texts(&store.list("things", None).items), ["a=v1", "lease=v7"]);
     disk.fail_sync(false);
     assert_eq!(outcome(store.commit(put("c", "v1")).await), "c=v1");
     disk.power_cut(&mut Random(1));
     let (store, _) = Db::open_with(disk.mount(), Options::default()).unwrap();
-    assert_eq!(
-        texts(&store.list("things", None).items),
-        ["a=v1", "c=v1", "lease=v7"]
-    );
+    assert_eq!(texts(&store.list("things", None).items), ["a=v1", "c=v1", "lease=v7"]);
 }

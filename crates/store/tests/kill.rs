@@ -39,11 +39,7 @@ fn options() -> Options {
 }
 
 fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap()
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
 /// Every fifth write to a key removes it.
@@ -92,11 +88,7 @@ fn child(job: &str) {
 /// Checks, for as long as the process lives, that events are neither lost nor repeated.
 async fn follow(store: Store<Word>) {
     let (list, mut watcher) = store.watch_list("things", None);
-    let mut copy: BTreeMap<_, _> = list
-        .items
-        .into_iter()
-        .map(|entry| (entry.key.clone(), entry.revision))
-        .collect();
+    let mut copy: BTreeMap<_, _> = list.items.into_iter().map(|entry| (entry.key.clone(), entry.revision)).collect();
     let mut last = list.revision;
     loop {
         let event = watcher.next().await.unwrap();
@@ -111,10 +103,7 @@ async fn follow(store: Store<Word>) {
 }
 
 fn parent() {
-    let rounds: u64 = std::env::var("FERROVIRT_CRASH_ROUNDS")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(5);
+    let rounds: u64 = std::env::var("FERROVIRT_CRASH_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(5);
     let dir = tempfile::tempdir().unwrap();
     let seed = u64::from(std::process::id());
     let mut random = Random(seed);
@@ -122,27 +111,13 @@ fn parent() {
     let mut settled: BTreeMap<String, String> = BTreeMap::new();
     for round in 0..rounds {
         let context = format!("seed {seed} round {round}");
-        let acknowledged = run_child(
-            dir.path(),
-            round,
-            1 + random.below(1500),
-            &mut used,
-            &context,
-        );
+        let acknowledged = run_child(dir.path(), round, 1 + random.below(1500), &mut used, &context);
         let before = fsck(dir.path()).unwrap();
         let (store, report) = Db::open(dir.path(), options()).unwrap();
-        assert_eq!(
-            (report.objects, report.revision),
-            (before.objects, before.revision),
-            "{context}"
-        );
+        assert_eq!((report.objects, report.revision), (before.objects, before.revision), "{context}");
         let highest = used.iter().copied().max().unwrap_or(0);
         assert!(store.revision() >= highest, "{context}");
-        assert_eq!(
-            store.watch("things", Some(highest)).is_err(),
-            store.revision() > highest,
-            "{context}"
-        );
+        assert_eq!(store.watch("things", Some(highest)).is_err(), store.revision() > highest, "{context}");
         let found: BTreeMap<_, _> = store
             .list("things", None)
             .items
@@ -155,16 +130,10 @@ fn parent() {
         for (name, last) in acknowledged {
             // One more write may have reached the log without its acknowledgement.
             let fits = match found.get(&name) {
-                Some(word) => {
-                    [last, last + 1].contains(&word.split_once('-').unwrap().0.parse().unwrap())
-                }
+                Some(word) => [last, last + 1].contains(&word.split_once('-').unwrap().0.parse().unwrap()),
                 None => removes(last) || removes(last + 1),
             };
-            assert!(
-                fits,
-                "{context}: {name} is {:?}, acknowledged was write {last}",
-                found.get(&name)
-            );
+            assert!(fits, "{context}: {name} is {:?}, acknowledged was write {last}", found.get(&name));
         }
         settled = found;
         runtime().block_on(store.close());
@@ -173,13 +142,7 @@ fn parent() {
 }
 
 /// Lets a child write until it has acknowledged `count` writes, then kills it. Returns the last write to each key.
-fn run_child(
-    dir: &Path,
-    round: u64,
-    count: u64,
-    used: &mut HashSet<u64>,
-    context: &str,
-) -> BTreeMap<String, u64> {
+fn run_child(dir: &Path, round: u64, count: u64, used: &mut HashSet<u64>, context: &str) -> BTreeMap<String, u64> {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["no_acknowledged_write_is_lost", "--exact", "--nocapture"])
         .env(CHILD, format!("{round} {}", dir.display()))
@@ -197,10 +160,7 @@ fn run_child(
         match words[..] {
             ["ack", revision, name, write] => {
                 let revision = revision.parse().unwrap();
-                assert!(
-                    revision > floor && used.insert(revision),
-                    "{context}: revision {revision} twice"
-                );
+                assert!(revision > floor && used.insert(revision), "{context}: revision {revision} twice");
                 acknowledged.insert(name.to_owned(), write.parse().unwrap());
                 seen += 1;
             }
@@ -215,9 +175,6 @@ fn run_child(
         }
     }
     child.wait().unwrap();
-    assert!(
-        seen >= count,
-        "{context}: the child ended by itself after {seen}"
-    );
+    assert!(seen >= count, "{context}: the child ended by itself after {seen}");
     acknowledged
 }

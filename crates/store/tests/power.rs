@@ -31,11 +31,7 @@ fn options() -> Options {
 
 #[tokio::test]
 async fn no_acknowledged_write_is_lost_and_no_revision_comes_twice() {
-    let seeds = std::env::var("FERROVIRT_CRASH_ROUNDS")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(5)
-        * 40;
+    let seeds = std::env::var("FERROVIRT_CRASH_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(5) * 40;
     for seed in 0..seeds {
         run(seed).await;
     }
@@ -54,42 +50,18 @@ async fn run(seed: u64) {
         let context = || format!("seed {seed} round {round}");
         assert!(store.revision() >= known.highest, "{}", context());
         if known.highest > 0 && store.revision() > known.highest {
-            assert!(
-                store.watch("things", Some(known.highest)).is_err(),
-                "{}: the lost window is gone",
-                context()
-            );
+            assert!(store.watch("things", Some(known.highest)).is_err(), "{}: the lost window is gone", context());
         }
-        let found: BTreeMap<_, _> = store
-            .list("things", None)
-            .items
-            .iter()
-            .map(|entry| (entry.key.to_string(), text(entry)))
-            .collect();
+        let found: BTreeMap<_, _> =
+            store.list("things", None).items.iter().map(|entry| (entry.key.to_string(), text(entry))).collect();
         for (name, expected) in &known.acknowledged {
             let now = found.get(name).cloned();
-            let fits = now == *expected
-                || known
-                    .possible
-                    .get(name)
-                    .is_some_and(|possible| possible.contains(&now));
-            assert!(
-                fits,
-                "{}: {name} is {now:?}, acknowledged was {expected:?}",
-                context()
-            );
+            let fits = now == *expected || known.possible.get(name).is_some_and(|possible| possible.contains(&now));
+            assert!(fits, "{}: {name} is {now:?}, acknowledged was {expected:?}", context());
         }
         // Twins are only written together, in one batch.
-        assert_eq!(
-            found.get("twin-1").map(|t| &t[6..]),
-            found.get("twin-2").map(|t| &t[6..]),
-            "{}",
-            context()
-        );
-        known.acknowledged = found
-            .into_iter()
-            .map(|(name, text)| (name, Some(text)))
-            .collect();
+        assert_eq!(found.get("twin-1").map(|t| &t[6..]), found.get("twin-2").map(|t| &t[6..]), "{}", context());
+        known.acknowledged = found.into_iter().map(|(name, text)| (name, Some(text))).collect();
         known.possible.clear();
         // Short ones for what happens at opening, long ones for rotation and compaction.
         let longest = [8, 120][random.below(2) as usize];
@@ -101,45 +73,26 @@ async fn run(seed: u64) {
                 0..5 => (vec![put(&name, &word)], false),
                 5 => (vec![delete(&name)], false),
                 6 => (vec![relaxed(put(&name, &word))], true),
-                7 => (
-                    vec![put(&name, &format!("{word}{}", "y".repeat(700)))],
-                    false,
-                ),
-                _ => (
-                    vec![
-                        put("twin-1", &word),
-                        put(&name, &word),
-                        put("twin-2", &word),
-                    ],
-                    false,
-                ),
+                7 => (vec![put(&name, &format!("{word}{}", "y".repeat(700)))], false),
+                _ => (vec![put("twin-1", &word), put(&name, &word), put("twin-2", &word)], false),
             };
             let after: Vec<_> = writes
                 .iter()
                 .map(|write| match &write.change {
-                    ferrovirt_store::Change::Put(value) => (
-                        write.key.to_string(),
-                        Some(format!("{}={}", write.key, value.meta.0)),
-                    ),
+                    ferrovirt_store::Change::Put(value) => {
+                        (write.key.to_string(), Some(format!("{}={}", write.key, value.meta.0)))
+                    }
                     _ => (write.key.to_string(), None),
                 })
                 .collect();
             match store.commit_all(writes).await {
                 Ok(entries) => {
                     for entry in entries {
-                        assert!(
-                            used.insert(entry.revision),
-                            "{}: revision {} twice",
-                            context(),
-                            entry.revision
-                        );
+                        assert!(used.insert(entry.revision), "{}: revision {} twice", context(), entry.revision);
                         known.highest = known.highest.max(entry.revision);
                     }
                     for (name, state) in after {
-                        let before = known
-                            .acknowledged
-                            .insert(name.clone(), state)
-                            .unwrap_or_default();
+                        let before = known.acknowledged.insert(name.clone(), state).unwrap_or_default();
                         if is_relaxed {
                             known.possible.entry(name).or_default().push(before);
                         } else {

@@ -15,42 +15,18 @@ async fn expectations() {
     let (store, _) = Db::open(dir.path(), Options::default()).unwrap();
     let first = store.commit(put("ns/a", "v0")).await.unwrap().revision;
     for (write, expected) in [
-        (
-            expecting(Expect::Absent, put("ns/a", "v1")),
-            "conflict with ns/a=v0",
-        ),
-        (
-            expecting(Expect::Present, put("ns/b", "v1")),
-            "conflict with nothing",
-        ),
-        (
-            expecting(Expect::Revision(first), put("ns/b", "v1")),
-            "conflict with nothing",
-        ),
-        (
-            expecting(Expect::Revision(first + 1), put("ns/a", "v1")),
-            "conflict with ns/a=v0",
-        ),
-        (
-            expecting(Expect::Revision(first), put("ns/a", "v1")),
-            "ns/a=v1",
-        ),
-        (
-            expecting(Expect::Revision(first), put("ns/a", "v2")),
-            "conflict with ns/a=v1",
-        ),
+        (expecting(Expect::Absent, put("ns/a", "v1")), "conflict with ns/a=v0"),
+        (expecting(Expect::Present, put("ns/b", "v1")), "conflict with nothing"),
+        (expecting(Expect::Revision(first), put("ns/b", "v1")), "conflict with nothing"),
+        (expecting(Expect::Revision(first + 1), put("ns/a", "v1")), "conflict with ns/a=v0"),
+        (expecting(Expect::Revision(first), put("ns/a", "v1")), "ns/a=v1"),
+        (expecting(Expect::Revision(first), put("ns/a", "v2")), "conflict with ns/a=v1"),
         (expecting(Expect::Present, put("ns/a", "v2")), "ns/a=v2"),
         (expecting(Expect::Absent, put("ns/b", "v1")), "ns/b=v1"),
         (relaxed(put("ns/b", "v2")), "ns/b=v2"),
         (delete("ns/c"), "conflict with nothing"),
-        (
-            expecting(Expect::Absent, delete("ns/c")),
-            "conflict with nothing",
-        ),
-        (
-            expecting(Expect::Revision(first), delete("ns/a")),
-            "conflict with ns/a=v2",
-        ),
+        (expecting(Expect::Absent, delete("ns/c")), "conflict with nothing"),
+        (expecting(Expect::Revision(first), delete("ns/a")), "conflict with ns/a=v2"),
         (delete("ns/a"), "ns/a=last"),
         (delete("ns/a"), "conflict with nothing"),
     ] {
@@ -77,32 +53,14 @@ async fn a_batch_is_all_or_nothing_and_sees_itself() {
         .await
         .unwrap();
     let revisions: Vec<_> = done.iter().map(|entry| entry.revision).collect();
-    assert_eq!(
-        revisions,
-        (revisions[0]..revisions[0] + 5).collect::<Vec<_>>()
-    );
+    assert_eq!(revisions, (revisions[0]..revisions[0] + 5).collect::<Vec<_>>());
     let before = store.revision();
-    let failed = store
-        .commit_all(vec![
-            put("b", "v1"),
-            put("a", "v4"),
-            expecting(Expect::Absent, put("a", "v5")),
-        ])
-        .await;
-    assert!(matches!(
-        failed,
-        Err(ferrovirt_store::CommitError::Conflict { current: Some(_) })
-    ));
+    let failed =
+        store.commit_all(vec![put("b", "v1"), put("a", "v4"), expecting(Expect::Absent, put("a", "v5"))]).await;
+    assert!(matches!(failed, Err(ferrovirt_store::CommitError::Conflict { current: Some(_) })));
     assert_eq!(texts(&store.list("things", None).items), ["a=v3"]);
     assert_eq!(store.revision(), before);
-    assert_eq!(
-        store
-            .resources()
-            .iter()
-            .map(|name| &**name)
-            .collect::<Vec<_>>(),
-        ["others", "things"]
-    );
+    assert_eq!(store.resources().iter().map(|name| &**name).collect::<Vec<_>>(), ["others", "things"]);
 }
 
 #[tokio::test]
@@ -113,10 +71,7 @@ async fn lists_are_sorted_and_by_namespace() {
         store.commit(put(name, "v")).await.unwrap();
     }
     for (namespace, expected) in [
-        (
-            None,
-            &["cluster=v", "a/9=v", "b/1=v", "b/10=v", "b/2=v", "c/0=v"][..],
-        ),
+        (None, &["cluster=v", "a/9=v", "b/1=v", "b/10=v", "b/2=v", "c/0=v"][..]),
         (Some("b"), &["b/1=v", "b/10=v", "b/2=v"]),
         (Some(""), &["cluster=v"]),
         (Some("d"), &[]),
@@ -136,11 +91,7 @@ async fn everything_is_there_after_opening_again() {
     for round in 0..4 {
         // Small files and an eager compaction: every way a log can look is passed through.
         let (store, report) = Db::open(dir.path(), small()).unwrap();
-        assert_eq!(
-            texts(&store.list("things", None).items),
-            expected,
-            "round {round}"
-        );
+        assert_eq!(texts(&store.list("things", None).items), expected, "round {round}");
         assert_eq!((report.objects, report.torn_bytes), (expected.len(), 0));
         let before = store.revision();
         for number in 0..300 {
@@ -148,10 +99,7 @@ async fn everything_is_there_after_opening_again() {
             let written = if number % 7 == 3 {
                 store.commit(delete(&name)).await.map_err(|_| ())
             } else {
-                store
-                    .commit(put(&name, &format!("r{round}n{number}")))
-                    .await
-                    .map_err(|_| ())
+                store.commit(put(&name, &format!("r{round}n{number}"))).await.map_err(|_| ())
             };
             assert!(written.is_err() || written.unwrap().revision > before);
         }
@@ -159,11 +107,7 @@ async fn everything_is_there_after_opening_again() {
         let revision = store.revision();
         store.close().await;
         assert_eq!(outcome(store.commit(put("late", "v")).await), "closed");
-        assert_eq!(
-            fsck(dir.path()).unwrap().revision,
-            revision,
-            "a clean end leaves no gap"
-        );
+        assert_eq!(fsck(dir.path()).unwrap().revision, revision, "a clean end leaves no gap");
         assert_eq!(fsck(dir.path()).unwrap().objects, expected.len());
     }
 }
@@ -171,32 +115,16 @@ async fn everything_is_there_after_opening_again() {
 #[tokio::test]
 async fn compaction_keeps_the_log_near_the_live_data() {
     let dir = tempfile::tempdir().unwrap();
-    let (store, _) = Db::open(
-        dir.path(),
-        Options {
-            compact_min_bytes: 64 << 10,
-            ..Options::default()
-        },
-    )
-    .unwrap();
+    let (store, _) = Db::open(dir.path(), Options { compact_min_bytes: 64 << 10, ..Options::default() }).unwrap();
     let (large, mut seen) = ("x".repeat(4000), 0);
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while store.stats().compactions < 3 {
         assert!(std::time::Instant::now() < deadline, "{:?}", store.stats());
         seen += 1;
-        store
-            .commit(relaxed(put(
-                &format!("ns/{}", seen % 5),
-                &format!("{large}{seen}"),
-            )))
-            .await
-            .unwrap();
+        store.commit(relaxed(put(&format!("ns/{}", seen % 5), &format!("{large}{seen}")))).await.unwrap();
     }
     let (expected, stats) = (texts(&store.list("things", None).items), store.stats());
-    assert!(
-        stats.live_bytes > 20_000 && stats.live_bytes < 25_000,
-        "{stats:?}"
-    );
+    assert!(stats.live_bytes > 20_000 && stats.live_bytes < 25_000, "{stats:?}");
     store.close().await;
     let (store, report) = Db::open(dir.path(), Options::default()).unwrap();
     assert_eq!(texts(&store.list("things", None).items), expected);
@@ -212,15 +140,9 @@ async fn one_process_at_a_time_and_nobody_else_looks() {
     std::fs::set_permissions(&loose, std::fs::Permissions::from_mode(0o755)).unwrap();
     for path in [dir.path().join("deep/er"), loose] {
         let (store, _) = Db::open(&path, Options::default()).unwrap();
-        assert!(matches!(
-            Db::open(&path, Options::default()),
-            Err(OpenError::Locked { .. })
-        ));
+        assert!(matches!(Db::open(&path, Options::default()), Err(OpenError::Locked { .. })));
         store.close().await;
-        assert_eq!(
-            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-            0o700
-        );
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
         Db::open(&path, Options::default()).unwrap();
     }
 }
@@ -231,23 +153,14 @@ async fn backup_and_restore() {
     let [live, backup, restored] = ["live", "backup", "restored"].map(|name| dir.path().join(name));
     let (store, _) = Db::open(&live, Options::default()).unwrap();
     for number in 0..50 {
-        store
-            .commit(put(&format!("ns/{number:02}"), "v1"))
-            .await
-            .unwrap();
+        store.commit(put(&format!("ns/{number:02}"), "v1")).await.unwrap();
     }
     let expected = texts(&store.list("things", None).items);
     store.backup(&backup).await.unwrap();
-    assert!(
-        store.backup(&backup).await.is_err(),
-        "a backup is not overwritten"
-    );
+    assert!(store.backup(&backup).await.is_err(), "a backup is not overwritten");
     let after = store.commit(put("ns/late", "v1")).await.unwrap().revision;
     assert_eq!(restore(&backup, &restored).unwrap().objects, 50);
-    assert!(
-        restore(&backup, &live).is_err(),
-        "a store is not overwritten"
-    );
+    assert!(restore(&backup, &live).is_err(), "a store is not overwritten");
     let (copy, _) = Db::open(&restored, Options::default()).unwrap();
     assert_eq!(texts(&copy.list("things", None).items), expected);
     assert!(copy.revision() > after);
@@ -263,10 +176,7 @@ async fn commits_of_many_share_syncs() {
             let store = store.clone();
             tokio::spawn(async move {
                 for number in 0..20 {
-                    store
-                        .commit(put(&format!("{task}/{number}"), "v"))
-                        .await
-                        .unwrap();
+                    store.commit(put(&format!("{task}/{number}"), "v")).await.unwrap();
                 }
             })
         })

@@ -34,7 +34,9 @@ pub(crate) fn group() -> Response<Body> {
 pub(crate) fn resources(version: &str) -> Response<Body> {
     let resources: Vec<Value> = RESOURCES
         .iter()
-        .map(|(name, verbs)| json!({ "name": name, "singularName": "", "namespaced": true, "kind": "", "verbs": verbs }))
+        .map(
+            |(name, verbs)| json!({ "name": name, "singularName": "", "namespaced": true, "kind": "", "verbs": verbs }),
+        )
         .collect();
     answer::json(
         StatusCode::OK,

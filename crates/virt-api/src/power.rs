@@ -90,7 +90,12 @@ fn decide(vm: &VirtualMachine, running_uid: Option<&str>, subresource: &str) -> 
 mod tests {
     use super::*;
 
-    fn check(running: Option<bool>, declared: Option<&str>, uid: Option<&str>, request: &str) -> Result<Change, String> {
+    fn check(
+        running: Option<bool>,
+        declared: Option<&str>,
+        uid: Option<&str>,
+        request: &str,
+    ) -> Result<Change, String> {
         let mut vm = VirtualMachine::default();
         vm.spec.running = running;
         vm.spec.run_strategy = declared.map(Into::into);
@@ -102,7 +107,10 @@ mod tests {
         assert_eq!(check(Some(false), None, None, "start"), Ok(Change::Spec(json!({ "running": true }))));
         assert_eq!(check(None, Some("Halted"), None, "start"), Ok(Change::Spec(json!({ "runStrategy": "Always" }))));
         assert_eq!(check(None, Some("Manual"), None, "start"), Ok(Change::Requests(json!([{ "action": "Start" }]))));
-        assert_eq!(check(None, Some("Always"), Some("u"), "stop"), Ok(Change::Spec(json!({ "runStrategy": "Halted" }))));
+        assert_eq!(
+            check(None, Some("Always"), Some("u"), "stop"),
+            Ok(Change::Spec(json!({ "runStrategy": "Halted" })))
+        );
         assert_eq!(
             check(None, Some("Manual"), Some("u"), "stop"),
             Ok(Change::Requests(json!([{ "action": "Stop", "uid": "u" }])))

@@ -13,16 +13,43 @@ use crate::{
 
 /// What a later release brings. Asking for one is answered in words, not with a 404 that looks like a typing error.
 const LATER: &[&str] = &[
-    "pause", "unpause", "reset", "softreboot", "freeze", "unfreeze", "portforward", "usbredir", "vsock", "guestosinfo",
-    "userlist", "filesystemlist", "addvolume", "removevolume", "memorydump", "removememorydump", "migrate", "evacuate",
-    "backup", "redefine-checkpoint", "sev", "objectgraph", "expand-spec",
+    "pause",
+    "unpause",
+    "reset",
+    "softreboot",
+    "freeze",
+    "unfreeze",
+    "portforward",
+    "usbredir",
+    "vsock",
+    "guestosinfo",
+    "userlist",
+    "filesystemlist",
+    "addvolume",
+    "removevolume",
+    "memorydump",
+    "removememorydump",
+    "migrate",
+    "evacuate",
+    "backup",
+    "redefine-checkpoint",
+    "sev",
+    "objectgraph",
+    "expand-spec",
 ];
 
 pub(crate) async fn handle(api: &VirtApi, request: Request<Body>, version: &str, path: &[&str]) -> Response<Body> {
     match path {
         ["version"] => self::version(),
         ["healthz"] => answer::text("ok"),
-        ["namespaces", namespace, resource @ ("virtualmachines" | "virtualmachineinstances"), name, subresource, rest @ ..] => {
+        [
+            "namespaces",
+            namespace,
+            resource @ ("virtualmachines" | "virtualmachineinstances"),
+            name,
+            subresource,
+            rest @ ..,
+        ] => {
             let target = Target {
                 verb: if request.method() == Method::PUT { "update" } else { "get" },
                 namespace,

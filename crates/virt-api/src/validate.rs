@@ -25,8 +25,15 @@ pub fn virtual_machine(vm: &VirtualMachine) -> Vec<Cause> {
     let mut causes = vec![];
     let spec = &vm.spec;
     match (spec.running, spec.run_strategy.as_deref()) {
-        (Some(_), Some(_)) => add(&mut causes, INVALID, "spec.running", "Running and RunStrategy are mutually exclusive. Note that Running is deprecated, please use RunStrategy instead"),
-        (None, None) => add(&mut causes, REQUIRED, "spec.runStrategy", "One of Running or RunStrategy must be specified"),
+        (Some(_), Some(_)) => add(
+            &mut causes,
+            INVALID,
+            "spec.running",
+            "Running and RunStrategy are mutually exclusive. Note that Running is deprecated, please use RunStrategy instead",
+        ),
+        (None, None) => {
+            add(&mut causes, REQUIRED, "spec.runStrategy", "One of Running or RunStrategy must be specified")
+        }
         (None, Some(strategy)) if !KNOWN_STRATEGIES.contains(&strategy) => {
             let message = format!("Invalid RunStrategy ({strategy}), supported are: {}", KNOWN_STRATEGIES.join(", "));
             add(&mut causes, NOT_SUPPORTED, "spec.runStrategy", &message);
@@ -86,11 +93,15 @@ fn memory(spec: &VirtualMachineInstanceSpec, path: &str, causes: &mut Vec<Cause>
         (format!("{path}.domain.resources.requests.memory"), domain.resources.requests.get("memory")),
         (format!("{path}.domain.resources.limits.memory"), domain.resources.limits.get("memory")),
     ];
-    if sizes.iter().all(|(_, amount)| amount.is_none())
-        && domain.memory.as_ref().is_none_or(|m| m.hugepages.is_none())
+    if sizes.iter().all(|(_, amount)| amount.is_none()) && domain.memory.as_ref().is_none_or(|m| m.hugepages.is_none())
     {
         let field = format!("{path}.domain.memory.guest");
-        add(causes, REQUIRED, &field, &format!("{field}: no memory requested. A guest needs memory: set it here or in resources.requests.memory"));
+        add(
+            causes,
+            REQUIRED,
+            &field,
+            &format!("{field}: no memory requested. A guest needs memory: set it here or in resources.requests.memory"),
+        );
     }
     for (field, amount) in &sizes {
         let Some(amount) = amount else { continue };
@@ -161,7 +172,12 @@ fn disks(spec: &VirtualMachineInstanceSpec, path: &str, causes: &mut Vec<Cause>)
         let bus = bus.or(disk.lun.as_ref().map(|d| &d.bus)).map(String::as_str).unwrap_or_default();
         if !["", "virtio", "sata", "scsi", "usb"].contains(&bus) {
             let field = format!("{field}.disk.bus");
-            add(causes, NOT_SUPPORTED, &field, &format!("{field} is set with an unrecognized bus {bus}, must be one of: [virtio sata scsi usb]"));
+            add(
+                causes,
+                NOT_SUPPORTED,
+                &field,
+                &format!("{field} is set with an unrecognized bus {bus}, must be one of: [virtio sata scsi usb]"),
+            );
         }
     }
 }
@@ -200,7 +216,8 @@ fn volumes(spec: &VirtualMachineInstanceSpec, path: &str, causes: &mut Vec<Cause
             || volume.downward_metrics.is_some()
             || volume.memory_dump.is_some();
         if !used {
-            let message = format!("{field}.name '{}' not found in {path}.domain.devices.disks or filesystems", volume.name);
+            let message =
+                format!("{field}.name '{}' not found in {path}.domain.devices.disks or filesystems", volume.name);
             add(causes, INVALID, &format!("{field}.name"), &message);
         }
         if let Some(disk) = &volume.container_disk

@@ -8,8 +8,7 @@ pub const KINDS: &[CrdKind] = &[
         short_names: &["vm", "vms"],
         columns: &[
             AGE,
-            column("Status", "string", ".status.printableStatus")
-                .about("What the machine is doing, in one word"),
+            column("Status", "string", ".status.printableStatus").about("What the machine is doing, in one word"),
             READY,
         ],
         status: true,
@@ -27,18 +26,8 @@ pub const KINDS: &[CrdKind] = &[
             column("IP", "string", ".status.interfaces[0].ipAddress"),
             column("NodeName", "string", ".status.nodeName"),
             READY,
-            column(
-                "Live-Migratable",
-                "string",
-                ".status.conditions[?(@.type=='LiveMigratable')].status",
-            )
-            .wide(),
-            column(
-                "Paused",
-                "string",
-                ".status.conditions[?(@.type=='Paused')].status",
-            )
-            .wide(),
+            column("Live-Migratable", "string", ".status.conditions[?(@.type=='LiveMigratable')].status").wide(),
+            column("Paused", "string", ".status.conditions[?(@.type=='Paused')].status").wide(),
         ],
         // No status subresource: KubeVirt has none here, and its clients update spec and status in one request.
         vmi_specs: &["spec"],
@@ -51,8 +40,7 @@ pub const KINDS: &[CrdKind] = &[
         short_names: &["vmirs", "vmirss"],
         columns: &[
             column("Desired", "integer", ".spec.replicas").about("Instances asked for"),
-            column("Current", "integer", ".status.replicas")
-                .about("Instances that exist and have not ended"),
+            column("Current", "integer", ".status.replicas").about("Instances that exist and have not ended"),
             column("Ready", "integer", ".status.readyReplicas").about("Instances that are ready"),
             AGE,
         ],
@@ -99,12 +87,7 @@ pub const KINDS: &[CrdKind] = &[
     CrdKind {
         kind: "VirtualMachineClusterInstancetype",
         plural: "virtualmachineclusterinstancetypes",
-        short_names: &[
-            "vmclusterinstancetype",
-            "vmclusterinstancetypes",
-            "vmcf",
-            "vmcfs",
-        ],
+        short_names: &["vmclusterinstancetype", "vmclusterinstancetypes", "vmcf", "vmcfs"],
         cluster_scoped: true,
         ..CrdKind::INSTANCETYPE
     },
@@ -157,11 +140,7 @@ pub struct Column {
 const KUBEVIRT: &str = "kubevirt.io";
 const AGE: Column = column("Age", "date", ".metadata.creationTimestamp");
 const PHASE: Column = column("Phase", "string", ".status.phase");
-const READY: Column = column(
-    "Ready",
-    "string",
-    ".status.conditions[?(@.type=='Ready')].status",
-);
+const READY: Column = column("Ready", "string", ".status.conditions[?(@.type=='Ready')].status");
 
 impl CrdKind {
     const BASE: CrdKind = CrdKind {
@@ -169,16 +148,7 @@ impl CrdKind {
         group: "",
         plural: "",
         short_names: &[],
-        versions: &[
-            Version {
-                name: "v1",
-                deprecated: false,
-            },
-            Version {
-                name: "v1alpha3",
-                deprecated: true,
-            },
-        ],
+        versions: &[Version { name: "v1", deprecated: false }, Version { name: "v1alpha3", deprecated: true }],
         cluster_scoped: false,
         columns: &[],
         status: false,
@@ -188,10 +158,7 @@ impl CrdKind {
     };
     const INSTANCETYPE: CrdKind = CrdKind {
         group: "instancetype.kubevirt.io",
-        versions: &[Version {
-            name: "v1beta1",
-            deprecated: false,
-        }],
+        versions: &[Version { name: "v1beta1", deprecated: false }],
         ..CrdKind::BASE
     };
 
@@ -201,13 +168,7 @@ impl CrdKind {
 }
 
 const fn column(name: &'static str, kind: &'static str, path: &'static str) -> Column {
-    Column {
-        name,
-        kind,
-        path,
-        description: None,
-        wide: false,
-    }
+    Column { name, kind, path, description: None, wide: false }
 }
 
 impl Column {

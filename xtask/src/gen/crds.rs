@@ -18,38 +18,21 @@ const VMI_SPEC_ADDITIONS: [(&str, &str); 1] = [("hypervisor", "string")];
 type Descriptions = BTreeMap<String, String>;
 
 pub fn generate(schemas: &Path, descriptions: &str) -> Result<Files> {
-    let descriptions: Descriptions =
-        serde_saphyr::from_str(descriptions).context("parsing the descriptions")?;
+    let descriptions: Descriptions = serde_saphyr::from_str(descriptions).context("parsing the descriptions")?;
     for path in descriptions.keys() {
         let kind = path.split('.').next().unwrap_or_default();
-        ensure!(
-            kind == "*" || KINDS.iter().any(|k| k.kind == kind),
-            "description for an unknown kind: {path}"
-        );
+        ensure!(kind == "*" || KINDS.iter().any(|k| k.kind == kind), "description for an unknown kind: {path}");
     }
     let mut files = Files::new();
     for kind in KINDS {
         let file = schemas.join(format!("{}.yaml", kind.singular()));
-        let text =
-            fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
-        let document: Value =
-            serde_saphyr::from_str(&text).with_context(|| format!("parsing {}", file.display()))?;
-        let upstream = document
-            .get("openAPIV3Schema")
-            .context("no openAPIV3Schema")?;
-        let schema =
-            build_schema(kind, upstream, &descriptions).with_context(|| kind.kind.to_owned())?;
+        let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        let document: Value = serde_saphyr::from_str(&text).with_context(|| format!("parsing {}", file.display()))?;
+        let upstream = document.get("openAPIV3Schema").context("no openAPIV3Schema")?;
+        let schema = build_schema(kind, upstream, &descriptions).with_context(|| kind.kind.to_owned())?;
         let problems = lint(&schema);
-        ensure!(
-            problems.is_empty(),
-            "{}: not a structural schema:\n{}",
-            kind.kind,
-            problems.join("\n")
-        );
-        files.insert(
-            format!("crates/api/crds/{}.json", kind.singular()),
-            compact(&definition(kind, &schema)),
-        );
+        ensure!(problems.is_empty(), "{}: not a structural schema:\n{}", kind.kind, problems.join("\n"));
+        files.insert(format!("crates/api/crds/{}.json", kind.singular()), compact(&definition(kind, &schema)));
     }
     Ok(files)
 }
@@ -58,27 +41,16 @@ fn build_schema(kind: &CrdKind, upstream: &Value, descriptions: &Descriptions) -
     let mut schema = without_descriptions(upstream);
     for spec in kind.vmi_specs {
         let spec = lookup(&mut schema, spec).with_context(|| format!("no {spec}"))?;
-        let properties = spec
-            .get_mut("properties")
-            .and_then(Value::as_object_mut)
-            .context("a spec without fields")?;
+        let properties = spec.get_mut("properties").and_then(Value::as_object_mut).context("a spec without fields")?;
         for (field, r#type) in VMI_SPEC_ADDITIONS {
             let previous = properties.insert(field.to_owned(), json!({"type": r#type}));
-            ensure!(
-                previous.is_none(),
-                "upstream has the field {field} now; drop ours"
-            );
+            ensure!(previous.is_none(), "upstream has the field {field} now; drop ours");
         }
     }
     for (path, text) in descriptions {
         for target in targets(kind, path) {
-            let node = if target.is_empty() {
-                Some(&mut schema)
-            } else {
-                lookup(&mut schema, &target)
-            };
-            let node = node
-                .with_context(|| format!("description for a field that does not exist: {path}"))?;
+            let node = if target.is_empty() { Some(&mut schema) } else { lookup(&mut schema, &target) };
+            let node = node.with_context(|| format!("description for a field that does not exist: {path}"))?;
             node["description"] = json!(text);
         }
     }
@@ -96,11 +68,7 @@ fn targets(kind: &CrdKind, path: &str) -> Vec<String> {
         return Vec::new();
     }
     match field.strip_prefix("spec.") {
-        Some(rest) => kind
-            .vmi_specs
-            .iter()
-            .map(|spec| format!("{spec}.{rest}"))
-            .collect(),
+        Some(rest) => kind.vmi_specs.iter().map(|spec| format!("{spec}.{rest}")).collect(),
         None => Vec::new(),
     }
 }
@@ -109,9 +77,7 @@ fn targets(kind: &CrdKind, path: &str) -> Vec<String> {
 fn lookup<'a>(schema: &'a mut Value, path: &str) -> Option<&'a mut Value> {
     path.split('.').try_fold(schema, |mut node, field| {
         while node.get("properties").is_none() {
-            let inner = ["items", "additionalProperties"]
-                .into_iter()
-                .find(|key| node.get(*key).is_some())?;
+            let inner = ["items", "additionalProperties"].into_iter().find(|key| node.get(*key).is_some())?;
             node = node.get_mut(inner)?;
         }
         node.get_mut("properties")?.get_mut(field)
@@ -123,25 +89,17 @@ fn without_descriptions(schema: &Value) -> Value {
     let Value::Object(map) = schema else {
         return schema.clone();
     };
-    let kept = map
-        .iter()
-        .filter(|(key, _)| *key != "description")
-        .map(|(key, value)| {
-            let value = match (key.as_str(), value) {
-                ("properties", Value::Object(fields)) => Value::Object(
-                    fields
-                        .iter()
-                        .map(|(name, field)| (name.clone(), without_descriptions(field)))
-                        .collect(),
-                ),
-                ("items" | "additionalProperties" | "not", inner) => without_descriptions(inner),
-                ("anyOf" | "allOf" | "oneOf", Value::Array(parts)) => {
-                    parts.iter().map(without_descriptions).collect()
-                }
-                (_, other) => other.clone(),
-            };
-            (key.clone(), value)
-        });
+    let kept = map.iter().filter(|(key, _)| *key != "description").map(|(key, value)| {
+        let value = match (key.as_str(), value) {
+            ("properties", Value::Object(fields)) => {
+                Value::Object(fields.iter().map(|(name, field)| (name.clone(), without_descriptions(field))).collect())
+            }
+            ("items" | "additionalProperties" | "not", inner) => without_descriptions(inner),
+            ("anyOf" | "allOf" | "oneOf", Value::Array(parts)) => parts.iter().map(without_descriptions).collect(),
+            (_, other) => other.clone(),
+        };
+        (key.clone(), value)
+    });
     Value::Object(kept.collect())
 }
 
@@ -197,15 +155,9 @@ fn definition(kind: &CrdKind, schema: &Value) -> Value {
 fn deprecation(kind: &CrdKind, version: &str) -> String {
     let api = format!("{}/{version}", kind.group);
     if kind.deprecated {
-        format!(
-            "{api} {} is deprecated; use instance types and preferences",
-            kind.kind
-        )
+        format!("{api} {} is deprecated; use instance types and preferences", kind.kind)
     } else {
-        format!(
-            "{api} {} is deprecated; use {}/{}",
-            kind.kind, kind.group, kind.versions[0].name
-        )
+        format!("{api} {} is deprecated; use {}/{}", kind.kind, kind.group, kind.versions[0].name)
     }
 }
 
@@ -241,10 +193,7 @@ fn lint(schema: &Value) -> Vec<String> {
     let mut problems = Vec::new();
     lint_node(schema, "", &mut problems);
     // The API server knows this field better than any schema: even a description of it is refused.
-    let metadata = schema["properties"]["metadata"]
-        .as_object()
-        .into_iter()
-        .flatten();
+    let metadata = schema["properties"]["metadata"].as_object().into_iter().flatten();
     for (keyword, _) in metadata.filter(|(keyword, _)| *keyword != "type") {
         problems.push(format!(".metadata: {keyword} may not be given"));
     }
@@ -252,22 +201,14 @@ fn lint(schema: &Value) -> Vec<String> {
 }
 
 fn lint_node(node: &Value, path: &str, problems: &mut Vec<String>) {
-    let mut problem = |text: &str| {
-        problems.push(format!(
-            "{}: {text}",
-            if path.is_empty() { "." } else { path }
-        ))
-    };
+    let mut problem = |text: &str| problems.push(format!("{}: {text}", if path.is_empty() { "." } else { path }));
     let flag = |key: &str| node.get(key) == Some(&Value::Bool(true));
     let r#type = node.get("type").and_then(Value::as_str);
     if !node.is_object() {
         problem("not an object");
         return;
     }
-    if r#type.is_none()
-        && !flag("x-kubernetes-int-or-string")
-        && !flag("x-kubernetes-preserve-unknown-fields")
-    {
+    if r#type.is_none() && !flag("x-kubernetes-int-or-string") && !flag("x-kubernetes-preserve-unknown-fields") {
         problem("no type");
     }
     if node.get("properties").is_some() && node.get("additionalProperties").is_some() {
@@ -286,27 +227,15 @@ fn lint_node(node: &Value, path: &str, problems: &mut Vec<String>) {
     }
     // Validations below a junctor may only refine what is outside it.
     for junctor in ["anyOf", "allOf", "oneOf"] {
-        for part in node
-            .get(junctor)
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-        {
-            let forbidden = ["default", "nullable", "additionalProperties"]
-                .iter()
-                .any(|key| part.get(*key).is_some());
+        for part in node.get(junctor).and_then(Value::as_array).into_iter().flatten() {
+            let forbidden = ["default", "nullable", "additionalProperties"].iter().any(|key| part.get(*key).is_some());
             let type_allowed = flag("x-kubernetes-int-or-string");
             if forbidden || (part.get("type").is_some() && !type_allowed) {
                 problem("a structural keyword inside a junctor");
             }
         }
     }
-    for (name, field) in node
-        .get("properties")
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten()
-    {
+    for (name, field) in node.get("properties").and_then(Value::as_object).into_iter().flatten() {
         lint_node(field, &format!("{path}.{name}"), problems);
     }
     for (key, mark) in [("items", "[]"), ("additionalProperties", "{}")] {

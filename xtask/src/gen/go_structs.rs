@@ -27,13 +27,9 @@ impl GoTypes {
         let mut types = GoTypes::default();
         for entry in fs::read_dir(dir).with_context(|| format!("listing {}", dir.display()))? {
             let path = entry?.path();
-            let name = path
-                .file_name()
-                .map(|n| n.to_string_lossy().into_owned())
-                .unwrap_or_default();
+            let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
             if name.ends_with(".go") && !name.ends_with("_test.go") && !name.contains("generated") {
-                let text = fs::read_to_string(&path)
-                    .with_context(|| format!("reading {}", path.display()))?;
+                let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
                 types.add(&text);
             }
         }
@@ -88,10 +84,7 @@ fn parse_field(line: &str) -> Option<(u32, JsonField)> {
     let number = protobuf.split(',').nth(1)?.parse().ok()?;
     let json = tag(tags, "json")?;
     let mut options = json.split(',');
-    let name = options
-        .next()
-        .filter(|name| !name.is_empty())
-        .map(str::to_owned);
+    let name = options.next().filter(|name| !name.is_empty()).map(str::to_owned);
     let omits = options.any(|option| option == "omitempty" || option == "omitzero");
     let r#type = declaration.split_whitespace().last()?;
     // Behind a pointer, a zero that is present was meant.
@@ -118,10 +111,7 @@ mod tests {
             \tName string `json:\"name\" protobuf:\"bytes,4,opt,name=name\"`\n}\n";
         let mut types = GoTypes::default();
         types.add(text);
-        let field = |name: Option<&str>, omit_zero| JsonField {
-            name: name.map(str::to_owned),
-            omit_zero,
-        };
+        let field = |name: Option<&str>, omit_zero| JsonField { name: name.map(str::to_owned), omit_zero };
         for (number, expected) in [
             (1, Some(field(None, false))),
             (2, Some(field(Some("hostIP"), true))),
@@ -129,11 +119,7 @@ mod tests {
             (4, Some(field(Some("name"), false))),
             (9, None),
         ] {
-            assert_eq!(
-                types.field("Probe", number),
-                expected.as_ref(),
-                "field {number}"
-            );
+            assert_eq!(types.field("Probe", number), expected.as_ref(), "field {number}");
         }
         assert!(types.is_list("Verbs") && !types.is_list("Probe"));
     }

@@ -39,11 +39,7 @@ pub const PACKAGES: &[Package] = &[
         ],
         others: &[],
     },
-    Package {
-        path: "k8s.io/api/apps/v1",
-        listed: &["ControllerRevision"],
-        others: &[],
-    },
+    Package { path: "k8s.io/api/apps/v1", listed: &["ControllerRevision"], others: &[] },
     Package {
         path: "k8s.io/api/authentication/v1",
         listed: &[],
@@ -59,56 +55,24 @@ pub const PACKAGES: &[Package] = &[
             "SubjectAccessReview",
         ],
     },
-    Package {
-        path: "k8s.io/api/autoscaling/v1",
-        listed: &[],
-        others: &["Scale"],
-    },
-    Package {
-        path: "k8s.io/api/coordination/v1",
-        listed: &["Lease"],
-        others: &[],
-    },
-    Package {
-        path: "k8s.io/api/discovery/v1",
-        listed: &["EndpointSlice"],
-        others: &[],
-    },
-    Package {
-        path: "k8s.io/api/events/v1",
-        listed: &["Event"],
-        others: &[],
-    },
-    Package {
-        path: "k8s.io/api/policy/v1",
-        listed: &["PodDisruptionBudget"],
-        others: &["Eviction"],
-    },
+    Package { path: "k8s.io/api/autoscaling/v1", listed: &[], others: &["Scale"] },
+    Package { path: "k8s.io/api/coordination/v1", listed: &["Lease"], others: &[] },
+    Package { path: "k8s.io/api/discovery/v1", listed: &["EndpointSlice"], others: &[] },
+    Package { path: "k8s.io/api/events/v1", listed: &["Event"], others: &[] },
+    Package { path: "k8s.io/api/policy/v1", listed: &["PodDisruptionBudget"], others: &["Eviction"] },
     Package {
         path: "k8s.io/api/rbac/v1",
         listed: &["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"],
         others: &[],
     },
-    Package {
-        path: "k8s.io/api/scheduling/v1",
-        listed: &["PriorityClass"],
-        others: &[],
-    },
-    Package {
-        path: "k8s.io/api/storage/v1",
-        listed: &["StorageClass"],
-        others: &[],
-    },
+    Package { path: "k8s.io/api/scheduling/v1", listed: &["PriorityClass"], others: &[] },
+    Package { path: "k8s.io/api/storage/v1", listed: &["StorageClass"], others: &[] },
     Package {
         path: "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1",
         listed: &["CustomResourceDefinition"],
         others: &[],
     },
-    Package {
-        path: "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1",
-        listed: &["APIService"],
-        others: &[],
-    },
+    Package { path: "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1", listed: &["APIService"], others: &[] },
     Package {
         path: "k8s.io/apimachinery/pkg/apis/meta/v1",
         listed: &[],
@@ -120,11 +84,7 @@ impl Package {
     /// Every kind of the package, lists included.
     pub fn kinds(&self) -> impl Iterator<Item = String> {
         let lists = self.listed.iter().map(|kind| format!("{kind}List"));
-        let kinds = self
-            .listed
-            .iter()
-            .chain(self.others)
-            .map(|kind| (*kind).to_owned());
+        let kinds = self.listed.iter().chain(self.others).map(|kind| (*kind).to_owned());
         kinds.chain(lists)
     }
 }

@@ -22,23 +22,11 @@ pub fn verify(root: &Path) -> Result<Vec<String>> {
     let recorded = fs::read_to_string(root.join(LOCK)).unwrap_or_default();
     let actual = render(root)?;
     let mut problems = Vec::new();
-    for line in actual
-        .lines()
-        .filter(|line| !recorded.lines().any(|r| r == *line))
-    {
-        problems.push(format!(
-            "STALE {}: differs from {LOCK}; run `cargo xtask gen`",
-            file_of(line)
-        ));
+    for line in actual.lines().filter(|line| !recorded.lines().any(|r| r == *line)) {
+        problems.push(format!("STALE {}: differs from {LOCK}; run `cargo xtask gen`", file_of(line)));
     }
-    for line in recorded
-        .lines()
-        .filter(|line| !actual.lines().any(|a| file_of(a) == file_of(line)))
-    {
-        problems.push(format!(
-            "MISSING {}: recorded in {LOCK}; run `cargo xtask gen`",
-            file_of(line)
-        ));
+    for line in recorded.lines().filter(|line| !actual.lines().any(|a| file_of(a) == file_of(line))) {
+        problems.push(format!("MISSING {}: recorded in {LOCK}; run `cargo xtask gen`", file_of(line)));
     }
     Ok(problems)
 }

@@ -70,24 +70,14 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
 }
 
 fn generate_crds(root: &Path, options: &Options) -> Result<Outcome> {
-    let dir = options
-        .crd_schemas
-        .clone()
-        .unwrap_or_else(|| root.join(DEFAULT_CRD_SCHEMAS));
+    let dir = options.crd_schemas.clone().unwrap_or_else(|| root.join(DEFAULT_CRD_SCHEMAS));
     if !dir.is_dir() {
-        ensure!(
-            options.crd_schemas.is_none(),
-            "no directory {}",
-            dir.display()
-        );
-        return Ok(Outcome::Skipped(format!(
-            "no KubeVirt schemas at {}; give --crd-schemas DIR",
-            dir.display()
-        )));
+        ensure!(options.crd_schemas.is_none(), "no directory {}", dir.display());
+        return Ok(Outcome::Skipped(format!("no KubeVirt schemas at {}; give --crd-schemas DIR", dir.display())));
     }
     let descriptions = root.join(lock::DESCRIPTIONS);
-    let descriptions = fs::read_to_string(&descriptions)
-        .with_context(|| format!("reading {}", descriptions.display()))?;
+    let descriptions =
+        fs::read_to_string(&descriptions).with_context(|| format!("reading {}", descriptions.display()))?;
     Ok(Outcome::Files(crds::generate(&dir, &descriptions)?))
 }
 
@@ -113,10 +103,7 @@ fn write(root: &Path, name: &str, files: &Files) -> Result<()> {
             fs::create_dir_all(parent).with_context(|| format!("creating {}", parent.display()))?;
         }
         fs::write(&target, content).with_context(|| format!("writing {}", target.display()))?;
-        println!(
-            "wrote {path} ({} KiB, {name})",
-            content.len().div_ceil(1024)
-        );
+        println!("wrote {path} ({} KiB, {name})", content.len().div_ceil(1024));
     }
     Ok(())
 }
@@ -132,8 +119,7 @@ fn compact(value: &Value) -> String {
 fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
-            let ordered: BTreeMap<&String, Value> =
-                map.iter().map(|(k, v)| (k, sorted(v))).collect();
+            let ordered: BTreeMap<&String, Value> = map.iter().map(|(k, v)| (k, sorted(v))).collect();
             Value::Object(ordered.into_iter().map(|(k, v)| (k.clone(), v)).collect())
         }
         Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),

@@ -22,10 +22,7 @@ pub fn generate(offline: bool) -> Result<Outcome> {
     let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
     let document: Value = serde_json::from_str(&text).context("parsing the swagger")?;
     let slice = slice(&document["definitions"], roots())?;
-    Ok(Outcome::Files(Files::from([(
-        OUTPUT.to_owned(),
-        compact(&slice),
-    )])))
+    Ok(Outcome::Files(Files::from([(OUTPUT.to_owned(), compact(&slice))])))
 }
 
 fn roots() -> Vec<String> {
@@ -34,10 +31,7 @@ fn roots() -> Vec<String> {
         let package = path.trim_start_matches("k8s.io/").replace('/', ".");
         format!("io.k8s.{package}.{kind}")
     };
-    PACKAGES
-        .iter()
-        .flat_map(|package| package.kinds().map(move |kind| name(package.path, &kind)))
-        .collect()
+    PACKAGES.iter().flat_map(|package| package.kinds().map(move |kind| name(package.path, &kind))).collect()
 }
 
 fn slice(definitions: &Value, roots: Vec<String>) -> Result<Value> {
@@ -47,9 +41,7 @@ fn slice(definitions: &Value, roots: Vec<String>) -> Result<Value> {
         if kept.contains_key(&name) {
             continue;
         }
-        let definition = definitions
-            .get(&name)
-            .with_context(|| format!("no definition {name}"))?;
+        let definition = definitions.get(&name).with_context(|| format!("no definition {name}"))?;
         let bare = bare(definition, &mut |reference| {
             open.insert(reference.to_owned());
         });
@@ -71,12 +63,9 @@ fn bare(schema: &Value, refer: &mut impl FnMut(&str)) -> Value {
                 refer(target.trim_start_matches("#/definitions/"));
                 value.clone()
             }
-            ("properties", Value::Object(fields)) => Value::Object(
-                fields
-                    .iter()
-                    .map(|(name, field)| (name.clone(), bare(field, refer)))
-                    .collect(),
-            ),
+            ("properties", Value::Object(fields)) => {
+                Value::Object(fields.iter().map(|(name, field)| (name.clone(), bare(field, refer))).collect())
+            }
             ("items" | "additionalProperties", inner) => bare(inner, refer),
             (_, other) => other.clone(),
         };
@@ -114,10 +103,7 @@ mod tests {
             }}},
             "Leaf": {"type": "string"},
         }});
-        assert_eq!(
-            slice(&definitions, vec!["Pod".to_owned()]).expect("slices"),
-            expected
-        );
+        assert_eq!(slice(&definitions, vec!["Pod".to_owned()]).expect("slices"), expected);
         assert!(slice(&definitions, vec!["Gone".to_owned()]).is_err());
     }
 }

@@ -28,10 +28,7 @@ use super::{Files, Outcome, compact};
 const OUTPUT: &str = "crates/apiserver/data/proto.json";
 const SCALARS: [&str; 6] = ["string", "bool", "int32", "int64", "bytes", "double"];
 /// What wraps every protobuf body, and how a list of anything is met by clients.
-const EXTRA_ROOTS: [&str; 2] = [
-    "k8s.io.apimachinery.pkg.runtime.Unknown",
-    "k8s.io.apimachinery.pkg.apis.meta.v1.List",
-];
+const EXTRA_ROOTS: [&str; 2] = ["k8s.io.apimachinery.pkg.runtime.Unknown", "k8s.io.apimachinery.pkg.apis.meta.v1.List"];
 
 /// Full message name -> its table entry and the messages it refers to.
 type Table = BTreeMap<String, (Value, BTreeSet<String>)>;
@@ -53,10 +50,7 @@ pub fn generate(offline: bool) -> Result<Outcome> {
         package.kinds().map(move |kind| format!("{prefix}.{kind}"))
     });
     let table = reachable(&all, roots.chain(EXTRA_ROOTS.map(str::to_owned)).collect())?;
-    Ok(Outcome::Files(Files::from([(
-        OUTPUT.to_owned(),
-        compact(&table),
-    )])))
+    Ok(Outcome::Files(Files::from([(OUTPUT.to_owned(), compact(&table))])))
 }
 
 fn proto_files(dir: &Path) -> Result<Vec<PathBuf>> {
@@ -80,10 +74,7 @@ fn read_package(file: &Path, all: &mut Table) -> Result<()> {
     let parsed = proto_file::parse(&fs::read_to_string(file)?)?;
     let types = GoTypes::read(file.parent().context("a file without a directory")?)?;
     for message in &parsed.messages {
-        all.insert(
-            format!("{}.{}", parsed.package, message.name),
-            entry(&parsed.package, message, &types)?,
-        );
+        all.insert(format!("{}.{}", parsed.package, message.name), entry(&parsed.package, message, &types)?);
     }
     Ok(())
 }
@@ -96,12 +87,7 @@ fn entry(package: &str, message: &Message, types: &GoTypes) -> Result<(Value, BT
     }
     let mut out = json!({"fields": fields});
     if types.is_list(&message.name) {
-        ensure!(
-            fields.len() == 1,
-            "{}: a list with {} fields",
-            message.name,
-            fields.len()
-        );
+        ensure!(fields.len() == 1, "{}: a list with {} fields", message.name, fields.len());
         out["list"] = json!(true);
     }
     Ok((out, references))
@@ -153,16 +139,9 @@ fn reachable(all: &Table, roots: BTreeSet<String>) -> Result<Value> {
     let mut open = roots;
     let mut kept = BTreeMap::new();
     while let Some(name) = open.pop_first() {
-        let (message, references) = all
-            .get(&name)
-            .with_context(|| format!("no message {name}"))?;
+        let (message, references) = all.get(&name).with_context(|| format!("no message {name}"))?;
         if kept.insert(name, message).is_none() {
-            open.extend(
-                references
-                    .iter()
-                    .filter(|r| !kept.contains_key(*r))
-                    .cloned(),
-            );
+            open.extend(references.iter().filter(|r| !kept.contains_key(*r)).cloned());
         }
     }
     Ok(json!({"messages": kept}))
@@ -215,20 +194,12 @@ mod tests {
                 json!({"name": "$ref", "number": 3, "label": "optional", "type": "string"}),
             ),
         ] {
-            let fields = table["messages"][&message]["fields"]
-                .as_array()
-                .expect("fields");
+            let fields = table["messages"][&message]["fields"].as_array().expect("fields");
             let found = fields.iter().find(|f| f["number"] == expected["number"]);
             assert_eq!(found, Some(&expected), "{message}");
         }
-        assert_eq!(
-            table["messages"]["k8s.io.api.authorization.v1.ExtraValue"]["list"],
-            true
-        );
-        assert_eq!(
-            table["messages"][format!("{core}.Pod")]["list"],
-            Value::Null
-        );
+        assert_eq!(table["messages"]["k8s.io.api.authorization.v1.ExtraValue"]["list"], true);
+        assert_eq!(table["messages"][format!("{core}.Pod")]["list"], Value::Null);
     }
 
     /// Messages that have a JSON form of their own; a transcoder knows them by name.
@@ -249,12 +220,8 @@ mod tests {
     #[test]
     fn fields_agree_with_openapi() {
         let table = table();
-        let path = format!(
-            "{}/../crates/apiserver/data/openapi.json",
-            env!("CARGO_MANIFEST_DIR")
-        );
-        let openapi: Value =
-            serde_json::from_str(&fs::read_to_string(&path).expect(&path)).expect(&path);
+        let path = format!("{}/../crates/apiserver/data/openapi.json", env!("CARGO_MANIFEST_DIR"));
+        let openapi: Value = serde_json::from_str(&fs::read_to_string(&path).expect(&path)).expect(&path);
         let own = |name: &String| !["apiVersion", "kind"].contains(&name.as_str());
         for (name, definition) in openapi["definitions"].as_object().expect("definitions") {
             if SPECIAL.contains(&name.as_str()) {
@@ -263,34 +230,16 @@ mod tests {
             let message = name.replacen("io.k8s.", "k8s.io.", 1).replace('-', "_");
             let mut in_proto = BTreeSet::new();
             json_names(&table, &message, &mut in_proto);
-            let properties = definition["properties"]
-                .as_object()
-                .into_iter()
-                .flat_map(|p| p.keys());
-            let in_openapi: BTreeSet<String> =
-                properties.filter(|name| own(name)).cloned().collect();
-            assert_eq!(
-                in_proto.into_iter().filter(own).collect::<BTreeSet<_>>(),
-                in_openapi,
-                "{name}"
-            );
+            let properties = definition["properties"].as_object().into_iter().flat_map(|p| p.keys());
+            let in_openapi: BTreeSet<String> = properties.filter(|name| own(name)).cloned().collect();
+            assert_eq!(in_proto.into_iter().filter(own).collect::<BTreeSet<_>>(), in_openapi, "{name}");
         }
     }
 
     fn json_names(table: &Value, message: &str, out: &mut BTreeSet<String>) {
-        for field in table["messages"][message]["fields"]
-            .as_array()
-            .expect(message)
-        {
+        for field in table["messages"][message]["fields"].as_array().expect(message) {
             if field["inline"] == true {
-                json_names(
-                    table,
-                    field["type"]
-                        .as_str()
-                        .expect("type")
-                        .trim_start_matches("message:"),
-                    out,
-                );
+                json_names(table, field["type"].as_str().expect("type").trim_start_matches("message:"), out);
             } else {
                 out.insert(field["name"].as_str().expect("name").to_owned());
             }

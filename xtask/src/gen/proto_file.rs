@@ -53,48 +53,27 @@ pub fn parse(text: &str) -> Result<ProtoFile> {
             }
         } else if let Some(name) = line.strip_prefix("message ") {
             let name = name.strip_suffix('{').with_context(at)?.trim().to_owned();
-            messages.push(Message {
-                name,
-                fields: Vec::new(),
-            });
+            messages.push(Message { name, fields: Vec::new() });
             inside = true;
         } else if let Some(name) = line.strip_prefix("package ") {
             package = Some(name.trim_end_matches(';').to_owned());
-        } else if !["syntax", "import", "option"]
-            .iter()
-            .any(|word| line.starts_with(word))
-        {
+        } else if !["syntax", "import", "option"].iter().any(|word| line.starts_with(word)) {
             bail!("not understood at {}", at());
         }
     }
     ensure!(!inside, "the file ends inside a message");
-    Ok(ProtoFile {
-        package: package.context("no package")?,
-        messages,
-    })
+    Ok(ProtoFile { package: package.context("no package")?, messages })
 }
 
 fn parse_field(line: &str) -> Result<Field> {
-    let (declaration, number) = line
-        .strip_suffix(';')
-        .context("no ;")?
-        .split_once('=')
-        .context("no =")?;
+    let (declaration, number) = line.strip_suffix(';').context("no ;")?.split_once('=').context("no =")?;
     let number = number.trim().parse().context("not a field number")?;
     let (r#type, name) = declaration.trim().rsplit_once(' ').context("no name")?;
     let shape = match r#type.trim() {
         map if map.starts_with("map<") => {
-            let inner = map
-                .trim_start_matches("map<")
-                .strip_suffix('>')
-                .context("no >")?;
-            let (key, value) = inner
-                .split_once(',')
-                .context("a map without a value type")?;
-            Shape::Map {
-                key: key.trim().to_owned(),
-                value: value.trim().to_owned(),
-            }
+            let inner = map.trim_start_matches("map<").strip_suffix('>').context("no >")?;
+            let (key, value) = inner.split_once(',').context("a map without a value type")?;
+            Shape::Map { key: key.trim().to_owned(), value: value.trim().to_owned() }
         }
         other => match other.split_once(' ').context("no label")? {
             ("optional", of) => Shape::Optional(of.to_owned()),
@@ -102,11 +81,7 @@ fn parse_field(line: &str) -> Result<Field> {
             (label, _) => bail!("unknown label {label}"),
         },
     };
-    Ok(Field {
-        name: name.to_owned(),
-        number,
-        shape,
-    })
+    Ok(Field { name: name.to_owned(), number, shape })
 }
 
 #[cfg(test)]
@@ -118,31 +93,17 @@ mod tests {
         let text = "/*\nLicense text\n*/\nsyntax = \"proto2\";\npackage k8s.io.api.core.v1;\nimport \"x\";\n\n// prose; with = signs\n\
             message Empty {\n}\n\nmessage Pod {\n  // prose\n  optional .k8s.Meta metadata = 1;\n\n  \
             repeated string args = 2;\n  map<string, bytes> data = 10;\n  reserved 5;\n}\n";
-        let field = |name: &str, number, shape| Field {
-            name: name.to_owned(),
-            number,
-            shape,
-        };
+        let field = |name: &str, number, shape| Field { name: name.to_owned(), number, shape };
         let expected = ProtoFile {
             package: "k8s.io.api.core.v1".to_owned(),
             messages: vec![
-                Message {
-                    name: "Empty".to_owned(),
-                    fields: vec![],
-                },
+                Message { name: "Empty".to_owned(), fields: vec![] },
                 Message {
                     name: "Pod".to_owned(),
                     fields: vec![
                         field("metadata", 1, Shape::Optional(".k8s.Meta".to_owned())),
                         field("args", 2, Shape::Repeated("string".to_owned())),
-                        field(
-                            "data",
-                            10,
-                            Shape::Map {
-                                key: "string".to_owned(),
-                                value: "bytes".to_owned(),
-                            },
-                        ),
+                        field("data", 10, Shape::Map { key: "string".to_owned(), value: "bytes".to_owned() }),
                     ],
                 },
             ],

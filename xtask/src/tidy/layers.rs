@@ -15,15 +15,7 @@ const PREFIX: &str = "ferrovirt-";
 /// Members that are no part of the product; they may use nothing of ours or, for tests, anything.
 const OUTSIDE: [&str; 3] = ["xtask", "ferrovirt-e2e", "ferrovirt-guest"];
 /// What a pure crate may not reach.
-const IMPURE: [&str; 7] = [
-    "axum",
-    "hyper",
-    "kube",
-    "kube-client",
-    "kube-runtime",
-    "reqwest",
-    "tokio",
-];
+const IMPURE: [&str; 7] = ["axum", "hyper", "kube", "kube-client", "kube-runtime", "reqwest", "tokio"];
 
 #[derive(Debug, PartialEq)]
 struct Row {
@@ -46,8 +38,7 @@ struct Graph {
 }
 
 pub fn check(root: &Path) -> Result<Vec<String>> {
-    let text =
-        fs::read_to_string(root.join(DOCUMENT)).with_context(|| format!("reading {DOCUMENT}"))?;
+    let text = fs::read_to_string(root.join(DOCUMENT)).with_context(|| format!("reading {DOCUMENT}"))?;
     Ok(compare(&parse_code_map(&text), &load(root)?))
 }
 
@@ -64,9 +55,7 @@ fn compare(map: &BTreeMap<String, Row>, graph: &Graph) -> Vec<String> {
                 Allowed::AllBut(list) => !list.contains(dependency),
             };
             if !fine {
-                findings.push(format!(
-                    "crate {name} may not depend on {dependency} ({DOCUMENT})"
-                ));
+                findings.push(format!("crate {name} may not depend on {dependency} ({DOCUMENT})"));
             }
         }
         if row.pure {
@@ -77,9 +66,7 @@ fn compare(map: &BTreeMap<String, Row>, graph: &Graph) -> Vec<String> {
         }
     }
     for name in map.keys().filter(|name| !graph.direct.contains_key(*name)) {
-        findings.push(format!(
-            "the code map of {DOCUMENT} has {name}, the workspace has not"
-        ));
+        findings.push(format!("the code map of {DOCUMENT} has {name}, the workspace has not"));
     }
     findings
 }
@@ -90,31 +77,20 @@ fn parse_code_map(text: &str) -> BTreeMap<String, Row> {
     let section = section.split("\n## ").next().unwrap_or_default();
     let mut map = BTreeMap::new();
     for line in section.lines() {
-        let cells: Vec<&str> = line
-            .trim()
-            .trim_matches('|')
-            .split('|')
-            .map(str::trim)
-            .collect();
+        let cells: Vec<&str> = line.trim().trim_matches('|').split('|').map(str::trim).collect();
         let [name, role, dependencies] = cells[..] else {
             continue;
         };
         let Some(name) = name.strip_prefix('`').and_then(|n| n.strip_suffix('`')) else {
             continue;
         };
-        let set = |list: &str| {
-            list.split(',')
-                .map(|n| n.trim().trim_matches('`').to_owned())
-                .collect()
-        };
+        let set = |list: &str| list.split(',').map(|n| n.trim().trim_matches('`').to_owned()).collect();
         let allowed = match dependencies.strip_prefix("all but ") {
             Some(list) => Allowed::AllBut(set(list)),
             None if dependencies == "–" => Allowed::Only(BTreeSet::new()),
             None => Allowed::Only(set(dependencies)),
         };
-        let pure = role
-            .split_whitespace()
-            .any(|word| word.trim_matches(['.', ',']) == "Pure");
+        let pure = role.split_whitespace().any(|word| word.trim_matches(['.', ',']) == "Pure");
         map.insert(name.to_owned(), Row { pure, allowed });
     }
     map
@@ -158,71 +134,37 @@ struct DependencyKind {
 fn load(root: &Path) -> Result<Graph> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
-        .args([
-            "metadata",
-            "--format-version",
-            "1",
-            "--locked",
-            "--filter-platform",
-            "x86_64-unknown-linux-gnu",
-        ])
+        .args(["metadata", "--format-version", "1", "--locked", "--filter-platform", "x86_64-unknown-linux-gnu"])
         .current_dir(root)
         .output()
         .context("running cargo metadata")?;
-    ensure!(
-        output.status.success(),
-        "cargo metadata: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
     let metadata = serde_json::from_slice(&output.stdout).context("reading cargo metadata")?;
     Ok(graph(&metadata))
 }
 
 fn graph(metadata: &Metadata) -> Graph {
-    let names: BTreeMap<&str, &str> = metadata
-        .packages
-        .iter()
-        .map(|p| (p.id.as_str(), p.name.as_str()))
-        .collect();
+    let names: BTreeMap<&str, &str> = metadata.packages.iter().map(|p| (p.id.as_str(), p.name.as_str())).collect();
     let edges: BTreeMap<&str, Vec<&str>> = metadata
         .resolve
         .nodes
         .iter()
         .map(|node| {
             // What only tests use does not count: it is in no program.
-            let used = node
-                .deps
-                .iter()
-                .filter(|d| d.dep_kinds.iter().any(|k| k.kind.as_deref() != Some("dev")));
+            let used = node.deps.iter().filter(|d| d.dep_kinds.iter().any(|k| k.kind.as_deref() != Some("dev")));
             (node.id.as_str(), used.map(|d| d.pkg.as_str()).collect())
         })
         .collect();
-    let mut graph = Graph {
-        direct: BTreeMap::new(),
-        reached: BTreeMap::new(),
-    };
+    let mut graph = Graph { direct: BTreeMap::new(), reached: BTreeMap::new() };
     for member in &metadata.workspace_members {
-        let Some(name) = names
-            .get(member.as_str())
-            .filter(|name| !OUTSIDE.contains(name))
-        else {
+        let Some(name) = names.get(member.as_str()).filter(|name| !OUTSIDE.contains(name)) else {
             continue;
         };
         let below = |ids: &[&str]| -> BTreeSet<String> {
-            ids.iter()
-                .filter_map(|id| names.get(id))
-                .map(|name| (*name).to_owned())
-                .collect()
+            ids.iter().filter_map(|id| names.get(id)).map(|name| (*name).to_owned()).collect()
         };
-        let direct = edges
-            .get(member.as_str())
-            .map(|ids| below(ids))
-            .unwrap_or_default();
-        let ours = direct
-            .iter()
-            .filter_map(|name| name.strip_prefix(PREFIX))
-            .map(str::to_owned)
-            .collect();
+        let direct = edges.get(member.as_str()).map(|ids| below(ids)).unwrap_or_default();
+        let ours = direct.iter().filter_map(|name| name.strip_prefix(PREFIX)).map(str::to_owned).collect();
         let name = name.strip_prefix(PREFIX).unwrap_or(name).to_owned();
         graph.direct.insert(name.clone(), ours);
         graph.reached.insert(name, below(&reach(member, &edges)));
@@ -257,13 +199,8 @@ mod tests {
 
     fn graph_of(rows: &[(&str, &[&str], &[&str])]) -> Graph {
         let rows = rows.iter();
-        let direct = rows
-            .clone()
-            .map(|(name, direct, _)| ((*name).to_owned(), set(direct)))
-            .collect();
-        let reached = rows
-            .map(|(name, _, reached)| ((*name).to_owned(), set(reached)))
-            .collect();
+        let direct = rows.clone().map(|(name, direct, _)| ((*name).to_owned(), set(direct))).collect();
+        let reached = rows.map(|(name, _, reached)| ((*name).to_owned(), set(reached))).collect();
         Graph { direct, reached }
     }
 
@@ -271,27 +208,9 @@ mod tests {
     fn the_table_is_read() {
         let map = parse_code_map(MAP);
         assert_eq!(map.len(), 4);
-        assert_eq!(
-            map["api"],
-            Row {
-                pure: true,
-                allowed: Allowed::Only(set(&[]))
-            }
-        );
-        assert_eq!(
-            map["node"],
-            Row {
-                pure: false,
-                allowed: Allowed::Only(set(&["api", "net"]))
-            }
-        );
-        assert_eq!(
-            map["cli"],
-            Row {
-                pure: false,
-                allowed: Allowed::AllBut(set(&["net"]))
-            }
-        );
+        assert_eq!(map["api"], Row { pure: true, allowed: Allowed::Only(set(&[])) });
+        assert_eq!(map["node"], Row { pure: false, allowed: Allowed::Only(set(&["api", "net"])) });
+        assert_eq!(map["cli"], Row { pure: false, allowed: Allowed::AllBut(set(&["net"])) });
     }
 
     #[test]
@@ -304,12 +223,8 @@ mod tests {
         ]);
         assert_eq!(compare(&parse_code_map(MAP), &fine), [""; 0]);
 
-        let broken = graph_of(&[
-            ("api", &["net"], &["tokio"]),
-            ("node", &[], &[]),
-            ("cli", &["net"], &[]),
-            ("new", &[], &[]),
-        ]);
+        let broken =
+            graph_of(&[("api", &["net"], &["tokio"]), ("node", &[], &[]), ("cli", &["net"], &[]), ("new", &[], &[])]);
         let expected = [
             "crate api may not depend on net (docs/ARCHITECTURE.md)",
             "crate api is pure, but reaches tokio",
@@ -338,13 +253,7 @@ mod tests {
         }))
         .expect("metadata");
         let graph = graph(&metadata);
-        assert_eq!(
-            graph.direct,
-            BTreeMap::from([
-                ("api".to_owned(), set(&[])),
-                ("net".to_owned(), set(&["api"]))
-            ])
-        );
+        assert_eq!(graph.direct, BTreeMap::from([("api".to_owned(), set(&[])), ("net".to_owned(), set(&["api"]))]));
         assert_eq!(graph.reached["net"], set(&["ferrovirt-api", "serde"]));
     }
 }

@@ -8,8 +8,7 @@ use anyhow::{Context, Result};
 pub fn check(root: &Path, files: &[String]) -> Result<Vec<String>> {
     let mut findings = Vec::new();
     for file in files.iter().filter(|file| file.ends_with(".md")) {
-        let text =
-            fs::read_to_string(root.join(file)).with_context(|| format!("reading {file}"))?;
+        let text = fs::read_to_string(root.join(file)).with_context(|| format!("reading {file}"))?;
         for (line, target) in links(&text) {
             if let Some(problem) = problem(root, file, &target) {
                 findings.push(format!("{file}:{line}: link to {target}: {problem}"));
@@ -27,18 +26,14 @@ fn problem(root: &Path, file: &str, target: &str) -> Option<&'static str> {
     let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
     let path = match path {
         "" => root.join(file),
-        _ => root.join(inside(
-            Path::new(file).parent().unwrap_or(Path::new("")),
-            path,
-        )?),
+        _ => root.join(inside(Path::new(file).parent().unwrap_or(Path::new("")), path)?),
     };
     if !path.exists() {
         return Some("no such file");
     }
     if !anchor.is_empty() && path.extension().is_some_and(|e| e == "md") {
         let text = fs::read_to_string(&path).unwrap_or_default();
-        return (!headings(&text).any(|heading| slug(&heading) == anchor))
-            .then_some("no such heading");
+        return (!headings(&text).any(|heading| slug(&heading) == anchor)).then_some("no such heading");
     }
     None
 }
@@ -78,14 +73,11 @@ fn headings(text: &str) -> impl Iterator<Item = String> {
 
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
-    text.lines()
-        .enumerate()
-        .map(|(index, line)| (index + 1, line))
-        .filter(move |(_, line)| {
-            let fence = line.trim_start().starts_with("```");
-            fenced ^= fence;
-            !fenced && !fence
-        })
+    text.lines().enumerate().map(|(index, line)| (index + 1, line)).filter(move |(_, line)| {
+        let fence = line.trim_start().starts_with("```");
+        fenced ^= fence;
+        !fenced && !fence
+    })
 }
 
 /// As forges make it: lower case, spaces to dashes, punctuation dropped.
@@ -107,27 +99,18 @@ mod tests {
     #[test]
     fn links_are_found_outside_of_code() {
         let text = "[a](x.md) and ![b](y.png \"title\")\n```\n[c](no.md)\n```\n[d](#e)\n";
-        let expected = [
-            (1, "x.md".to_owned()),
-            (1, "y.png".to_owned()),
-            (5, "#e".to_owned()),
-        ];
+        let expected = [(1, "x.md".to_owned()), (1, "y.png".to_owned()), (5, "#e".to_owned())];
         assert_eq!(links(text), expected);
     }
 
     #[test]
     fn slugs_are_as_forges_make_them() {
-        assert_eq!(
-            slug("How a VM comes alive, `really`?"),
-            "how-a-vm-comes-alive-really"
-        );
+        assert_eq!(slug("How a VM comes alive, `really`?"), "how-a-vm-comes-alive-really");
     }
 
     #[test]
     fn files_and_headings_are_looked_up() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .parent()
-            .expect("workspace");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("workspace");
         for (target, expected) in [
             ("ARCHITECTURE.md", None),
             ("ARCHITECTURE.md#code-map", None),

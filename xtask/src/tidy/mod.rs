@@ -30,34 +30,18 @@ pub fn run(root: &Path) -> Result<bool> {
             tidy = false;
         }
     }
-    tidy &= r#gen::run(
-        root,
-        &r#gen::Options {
-            check: true,
-            crd_schemas: None,
-        },
-    )?;
+    tidy &= r#gen::run(root, &r#gen::Options { check: true, crd_schemas: None })?;
     Ok(tidy)
 }
 
 /// Every file that is or may become part of the repository, relative to its root.
 fn files(root: &Path) -> Result<Vec<String>> {
     let output = Command::new("git")
-        .args([
-            "ls-files",
-            "--cached",
-            "--others",
-            "--exclude-standard",
-            "-z",
-        ])
+        .args(["ls-files", "--cached", "--others", "--exclude-standard", "-z"])
         .current_dir(root)
         .output()
         .context("running git")?;
-    ensure!(
-        output.status.success(),
-        "git ls-files: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    ensure!(output.status.success(), "git ls-files: {}", String::from_utf8_lossy(&output.stderr));
     let names = String::from_utf8(output.stdout).context("a file name that is not UTF-8")?;
     let mut files: Vec<String> = names.split_terminator('\0').map(str::to_owned).collect();
     // A file that is deleted but not yet committed is still listed.
@@ -70,10 +54,6 @@ fn files(root: &Path) -> Result<Vec<String>> {
 /// The two commands everyone needs first stand in the README.
 fn readme(root: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(root.join("README.md")).unwrap_or_default();
-    let missing = ["make up", "make test"]
-        .into_iter()
-        .filter(|command| !text.contains(command));
-    missing
-        .map(|command| format!("README.md does not mention `{command}`"))
-        .collect()
+    let missing = ["make up", "make test"].into_iter().filter(|command| !text.contains(command));
+    missing.map(|command| format!("README.md does not mention `{command}`")).collect()
 }

@@ -34,20 +34,9 @@ const UNSAFE: [&str; 5] = [
     concat!("(unsafe", "_code)"),
 ];
 /// A pure crate is told the time and given its random numbers.
-const IMPURE: [&str; 6] = [
-    "SystemTime::now",
-    "Instant::now",
-    "Timestamp::now",
-    "Zoned::now",
-    "Uuid::new_v4",
-    "getrandom::",
-];
-const PURE: [&str; 4] = [
-    "crates/api/src/",
-    "crates/machine/src/",
-    "crates/plan/src/",
-    "crates/schema/src/",
-];
+const IMPURE: [&str; 6] =
+    ["SystemTime::now", "Instant::now", "Timestamp::now", "Zoned::now", "Uuid::new_v4", "getrandom::"];
+const PURE: [&str; 4] = ["crates/api/src/", "crates/machine/src/", "crates/plan/src/", "crates/schema/src/"];
 
 pub fn check(root: &Path, files: &[String]) -> Result<Vec<String>> {
     let mut findings = Vec::new();
@@ -65,15 +54,10 @@ fn check_file(file: &str, text: &str, findings: &mut Vec<String>) {
     if GENERATED.iter().any(|prefix| file.starts_with(prefix)) {
         return;
     }
-    let code = Path::new(file)
-        .extension()
-        .and_then(|e| e.to_str())
-        .is_some_and(|e| CODE.contains(&e));
+    let code = Path::new(file).extension().and_then(|e| e.to_str()).is_some_and(|e| CODE.contains(&e));
     let lines = text.lines().count();
     if code && lines > MAX_LINES {
-        findings.push(format!(
-            "{file}: {lines} lines; split it (at most {MAX_LINES})"
-        ));
+        findings.push(format!("{file}: {lines} lines; split it (at most {MAX_LINES})"));
     }
     let rust = file.ends_with(".rs");
     let pure = PURE.iter().any(|prefix| file.starts_with(prefix)) && !file.ends_with("tests.rs");
@@ -133,80 +117,29 @@ mod tests {
         let long = "x\n".repeat(801);
         let [work, home] = MACHINE_PATHS;
         for (file, text, expected) in [
-            (
-                "a.rs",
-                long.as_str(),
-                Some("a.rs: 801 lines; split it (at most 800)"),
-            ),
+            ("a.rs", long.as_str(), Some("a.rs: 801 lines; split it (at most 800)")),
             ("a.yaml", long.as_str(), None),
-            (
-                "a.md",
-                &format!("see {work}x"),
-                Some("a.md:1: a path of somebody's machine"),
-            ),
-            (
-                "a.md",
-                &format!("`{home}x`"),
-                Some("a.md:1: a path of somebody's machine"),
-            ),
+            ("a.md", &format!("see {work}x"), Some("a.md:1: a path of somebody's machine")),
+            ("a.md", &format!("`{home}x`"), Some("a.md:1: a path of somebody's machine")),
             ("a.md", &format!("overlay{work}x"), None),
             ("a.rs", &format!("\"{GUEST_HOME}/authorized_keys\""), None),
             ("guest/a.rs", &format!("\"{home}x\""), None),
-            (
-                "a.sh",
-                concat!("\n# TO", "DO later"),
-                Some("a.sh:2: unfinished work"),
-            ),
-            (
-                "a.rs",
-                concat!("#[ign", "ore = \"slow\"]"),
-                Some("a.rs:1: unfinished work"),
-            ),
-            (
-                "crates/net/src/a.rs",
-                concat!("let x = unsafe", " { y() };"),
-                Some("crates/net/src/a.rs:1: unsafe code"),
-            ),
-            (
-                "crates/net/src/a.rs",
-                concat!("#![allow(unsafe", "_code)]"),
-                Some("crates/net/src/a.rs:1: unsafe code"),
-            ),
-            (
-                "crates/net/src/a.rs",
-                concat!("#![forbid(unsafe", "_code)]"),
-                None,
-            ),
-            (
-                "crates/net/src/a.rs",
-                concat!("// no unsafe", " { here"),
-                None,
-            ),
-            (
-                "crates/libvirt/src/a.rs",
-                concat!("unsafe", " { y() }"),
-                None,
-            ),
-            (
-                "crates/plan/src/a.rs",
-                "let t = Timestamp::now();",
-                Some("crates/plan/src/a.rs:1: a clock"),
-            ),
-            (
-                "crates/plan/src/a.rs",
-                "#[cfg(test)]\nlet t = Timestamp::now();",
-                None,
-            ),
+            ("a.sh", concat!("\n# TO", "DO later"), Some("a.sh:2: unfinished work")),
+            ("a.rs", concat!("#[ign", "ore = \"slow\"]"), Some("a.rs:1: unfinished work")),
+            ("crates/net/src/a.rs", concat!("let x = unsafe", " { y() };"), Some("crates/net/src/a.rs:1: unsafe code")),
+            ("crates/net/src/a.rs", concat!("#![allow(unsafe", "_code)]"), Some("crates/net/src/a.rs:1: unsafe code")),
+            ("crates/net/src/a.rs", concat!("#![forbid(unsafe", "_code)]"), None),
+            ("crates/net/src/a.rs", concat!("// no unsafe", " { here"), None),
+            ("crates/libvirt/src/a.rs", concat!("unsafe", " { y() }"), None),
+            ("crates/plan/src/a.rs", "let t = Timestamp::now();", Some("crates/plan/src/a.rs:1: a clock")),
+            ("crates/plan/src/a.rs", "#[cfg(test)]\nlet t = Timestamp::now();", None),
             ("crates/node/src/a.rs", "let t = Timestamp::now();", None),
             ("Cargo.lock", long.as_str(), None),
         ] {
             let found = findings(file, text);
             match expected {
                 None => assert_eq!(found, [""; 0], "{file}: {text:.60}"),
-                Some(start) => assert!(
-                    found.len() == 1 && found[0].starts_with(start),
-                    "{start}: {found:?}"
-                ),
+                Some(start) => assert!(found.len() == 1 && found[0].starts_with(start), "{start}: {found:?}"),
             }
         }
     }

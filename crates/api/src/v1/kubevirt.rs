@@ -163,11 +163,7 @@ pub struct KubeVirtStatus {
     pub target_kube_virt_version: String,
     #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub target_deployment_config: String,
-    #[serde(
-        rename = "targetDeploymentID",
-        deserialize_with = "null",
-        skip_serializing_if = "zero"
-    )]
+    #[serde(rename = "targetDeploymentID", deserialize_with = "null", skip_serializing_if = "zero")]
     pub target_deployment_id: String,
     #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub observed_kube_virt_registry: String,
@@ -175,11 +171,7 @@ pub struct KubeVirtStatus {
     pub observed_kube_virt_version: String,
     #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub observed_deployment_config: String,
-    #[serde(
-        rename = "observedDeploymentID",
-        deserialize_with = "null",
-        skip_serializing_if = "zero"
-    )]
+    #[serde(rename = "observedDeploymentID", deserialize_with = "null", skip_serializing_if = "zero")]
     pub observed_deployment_id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outdated_virtual_machine_instance_workloads: Option<i64>,
@@ -283,17 +275,9 @@ pub struct KubeVirtConfiguration {
     pub permitted_host_devices: Option<PermittedHostDevices>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mediated_devices_configuration: Option<MediatedDevicesConfiguration>,
-    #[serde(
-        rename = "minCPUModel",
-        deserialize_with = "null",
-        skip_serializing_if = "zero"
-    )]
+    #[serde(rename = "minCPUModel", deserialize_with = "null", skip_serializing_if = "zero")]
     pub min_cpu_model: String,
-    #[serde(
-        rename = "obsoleteCPUModels",
-        deserialize_with = "null",
-        skip_serializing_if = "zero"
-    )]
+    #[serde(rename = "obsoleteCPUModels", deserialize_with = "null", skip_serializing_if = "zero")]
     pub obsolete_cpu_models: BTreeMap<String, bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub virtual_machine_instances_per_node: Option<i64>,
@@ -315,10 +299,7 @@ pub struct KubeVirtConfiguration {
     pub virtual_machine_options: Option<VirtualMachineOptions>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ksm_configuration: Option<KSMConfiguration>,
-    #[serde(
-        rename = "autoCPULimitNamespaceLabelSelector",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "autoCPULimitNamespaceLabelSelector", skip_serializing_if = "Option::is_none")]
     pub auto_cpu_limit_namespace_label_selector: Option<LabelSelector>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub live_update_configuration: Option<LiveUpdateConfiguration>,
@@ -498,11 +479,7 @@ pub struct DisableSerialConsoleLog {}
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct TLSConfiguration {
-    #[serde(
-        rename = "minTLSVersion",
-        deserialize_with = "null",
-        skip_serializing_if = "zero"
-    )]
+    #[serde(rename = "minTLSVersion", deserialize_with = "null", skip_serializing_if = "zero")]
     pub min_tls_version: String,
     #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub ciphers: Vec<String>,
@@ -539,10 +516,7 @@ pub struct MigrationConfiguration {
     pub disable_tls: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
-    #[serde(
-        rename = "matchSELinuxLevelOnMigration",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "matchSELinuxLevelOnMigration", skip_serializing_if = "Option::is_none")]
     pub match_se_linux_level_on_migration: Option<bool>,
 }
 
@@ -562,11 +536,7 @@ pub struct DeveloperConfiguration {
     pub disabled_feature_gates: Vec<String>,
     #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub pvc_tolerate_less_space_up_to_percent: i64,
-    #[serde(
-        rename = "minimumReservePVCBytes",
-        deserialize_with = "null",
-        skip_serializing_if = "zero"
-    )]
+    #[serde(rename = "minimumReservePVCBytes", deserialize_with = "null", skip_serializing_if = "zero")]
     pub minimum_reserve_pvc_bytes: u64,
     #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub memory_overcommit: i64,
@@ -576,10 +546,7 @@ pub struct DeveloperConfiguration {
     pub use_emulation: bool,
     #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub cpu_allocation_ratio: i64,
-    #[serde(
-        rename = "minimumClusterTSCFrequency",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "minimumClusterTSCFrequency", skip_serializing_if = "Option::is_none")]
     pub minimum_cluster_tsc_frequency: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_verification: Option<DiskVerification>,
@@ -595,11 +562,7 @@ pub struct DeveloperConfiguration {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct LogVerbosity {
-    #[serde(
-        rename = "virtAPI",
-        deserialize_with = "null",
-        skip_serializing_if = "zero"
-    )]
+    #[serde(rename = "virtAPI", deserialize_with = "null", skip_serializing_if = "zero")]
     pub virt_api: u64,
     #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub virt_controller: u64,
@@ -723,11 +686,7 @@ pub struct InterfaceBindingPlugin {
     pub domain_attachment_type: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub migration: Option<InterfaceBindingMigration>,
-    #[serde(
-        rename = "downwardAPI",
-        deserialize_with = "null",
-        skip_serializing_if = "zero"
-    )]
+    #[serde(rename = "downwardAPI", deserialize_with = "null", skip_serializing_if = "zero")]
     pub downward_api: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compute_resource_overhead: Option<ResourceRequirementsWithoutClaims>,

@@ -151,17 +151,9 @@ pub struct Network {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodNetwork {
-    #[serde(
-        rename = "vmNetworkCIDR",
-        deserialize_with = "null",
-        skip_serializing_if = "zero"
-    )]
+    #[serde(rename = "vmNetworkCIDR", deserialize_with = "null", skip_serializing_if = "zero")]
     pub vm_network_cidr: String,
-    #[serde(
-        rename = "vmIPv6NetworkCIDR",
-        deserialize_with = "null",
-        skip_serializing_if = "zero"
-    )]
+    #[serde(rename = "vmIPv6NetworkCIDR", deserialize_with = "null", skip_serializing_if = "zero")]
     pub vm_i_pv6_network_cidr: String,
 }
 

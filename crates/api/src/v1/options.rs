@@ -244,19 +244,11 @@ pub struct SEVMeasurementInfo {
     pub api_major: u64,
     #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub api_minor: u64,
-    #[serde(
-        rename = "buildID",
-        deserialize_with = "null",
-        skip_serializing_if = "zero"
-    )]
+    #[serde(rename = "buildID", deserialize_with = "null", skip_serializing_if = "zero")]
     pub build_id: u64,
     #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub policy: u64,
-    #[serde(
-        rename = "loaderSHA",
-        deserialize_with = "null",
-        skip_serializing_if = "zero"
-    )]
+    #[serde(rename = "loaderSHA", deserialize_with = "null", skip_serializing_if = "zero")]
     pub loader_sha: String,
 }
 

@@ -7,11 +7,7 @@ use super::domain::DomainSpec;
 use crate::go::null;
 use crate::kind::kind;
 
-kind!(
-    VirtualMachineInstancePreset,
-    "virtualmachineinstancepresets",
-    VirtualMachineInstancePresetSpec
-);
+kind!(VirtualMachineInstancePreset, "virtualmachineinstancepresets", VirtualMachineInstancePresetSpec);
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]

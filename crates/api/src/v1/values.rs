@@ -8,8 +8,7 @@ pub mod changed_block_tracking_state {
     pub const INITIALIZING: &str = "Initializing";
     pub const ENABLED: &str = "Enabled";
     pub const DISABLED: &str = "Disabled";
-    pub const INCREMENTAL_BACKUP_FEATURE_GATE_DISABLED: &str =
-        "IncrementalBackupFeatureGateDisabled";
+    pub const INCREMENTAL_BACKUP_FEATURE_GATE_DISABLED: &str = "IncrementalBackupFeatureGateDisabled";
 }
 
 pub mod disk_bus {

@@ -37,12 +37,7 @@ pub struct DataVolumeTemplateSpec {
     pub status: Option<DataVolumeTemplateDummyStatus>,
 }
 
-kind!(
-    VirtualMachine,
-    "virtualmachines",
-    VirtualMachineSpec,
-    VirtualMachineStatus
-);
+kind!(VirtualMachine, "virtualmachines", VirtualMachineSpec, VirtualMachineStatus);
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -68,11 +63,7 @@ pub struct VirtualMachineSpec {
 pub struct VirtualMachineStartFailure {
     #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub consecutive_fail_count: i64,
-    #[serde(
-        rename = "lastFailedVMIUID",
-        deserialize_with = "null",
-        skip_serializing_if = "zero"
-    )]
+    #[serde(rename = "lastFailedVMIUID", deserialize_with = "null", skip_serializing_if = "zero")]
     pub last_failed_vmiuid: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_timestamp: Option<Time>,

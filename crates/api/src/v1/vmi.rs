@@ -10,10 +10,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Serialize};
 
-use super::domain::{
-    AccessCredential, DomainSpec, Machine, Probe, UtilityVolume,
-    VirtualMachineInstanceResourceClaim,
-};
+use super::domain::{AccessCredential, DomainSpec, Machine, Probe, UtilityVolume, VirtualMachineInstanceResourceClaim};
 use super::network::Network;
 use super::volumes::Volume;
 use crate::go::{null, zero};
@@ -43,12 +40,7 @@ pub struct CPUTopology {
     pub threads: u32,
 }
 
-kind!(
-    VirtualMachineInstance,
-    "virtualmachineinstances",
-    VirtualMachineInstanceSpec,
-    VirtualMachineInstanceStatus
-);
+kind!(VirtualMachineInstance, "virtualmachineinstances", VirtualMachineInstanceSpec, VirtualMachineInstanceStatus);
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -274,11 +266,7 @@ pub struct DomainMemoryDumpInfo {
 pub struct HotplugVolumeStatus {
     #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub attach_pod_name: String,
-    #[serde(
-        rename = "attachPodUID",
-        deserialize_with = "null",
-        skip_serializing_if = "zero"
-    )]
+    #[serde(rename = "attachPodUID", deserialize_with = "null", skip_serializing_if = "zero")]
     pub attach_pod_uid: String,
 }
 
@@ -357,11 +345,7 @@ pub struct VirtualMachineInstanceMigrationSourceState {
     pub node: String,
     #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub pod: String,
-    #[serde(
-        rename = "migrationUID",
-        deserialize_with = "null",
-        skip_serializing_if = "zero"
-    )]
+    #[serde(rename = "migrationUID", deserialize_with = "null", skip_serializing_if = "zero")]
     pub migration_uid: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub domain_name: Option<String>,
@@ -369,17 +353,11 @@ pub struct VirtualMachineInstanceMigrationSourceState {
     pub domain_namespace: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sync_address: Option<String>,
-    #[serde(
-        rename = "persistentStatePVCName",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "persistentStatePVCName", skip_serializing_if = "Option::is_none")]
     pub persistent_state_pvc_name: Option<String>,
     #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub selinux_context: String,
-    #[serde(
-        rename = "virtualMachineInstanceUID",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "virtualMachineInstanceUID", skip_serializing_if = "Option::is_none")]
     pub virtual_machine_instance_uid: Option<String>,
     #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub node_selectors: BTreeMap<String, String>,
@@ -392,11 +370,7 @@ pub struct VirtualMachineInstanceMigrationTargetState {
     pub node: String,
     #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub pod: String,
-    #[serde(
-        rename = "migrationUID",
-        deserialize_with = "null",
-        skip_serializing_if = "zero"
-    )]
+    #[serde(rename = "migrationUID", deserialize_with = "null", skip_serializing_if = "zero")]
     pub migration_uid: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub domain_name: Option<String>,
@@ -404,17 +378,11 @@ pub struct VirtualMachineInstanceMigrationTargetState {
     pub domain_namespace: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sync_address: Option<String>,
-    #[serde(
-        rename = "persistentStatePVCName",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "persistentStatePVCName", skip_serializing_if = "Option::is_none")]
     pub persistent_state_pvc_name: Option<String>,
     #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub selinux_context: String,
-    #[serde(
-        rename = "virtualMachineInstanceUID",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "virtualMachineInstanceUID", skip_serializing_if = "Option::is_none")]
     pub virtual_machine_instance_uid: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub domain_ready_timestamp: Option<Time>,
@@ -451,11 +419,7 @@ pub struct VirtualMachineInstanceMigrationState {
     pub target_node: String,
     #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub target_pod: String,
-    #[serde(
-        rename = "targetAttachmentPodUID",
-        deserialize_with = "null",
-        skip_serializing_if = "zero"
-    )]
+    #[serde(rename = "targetAttachmentPodUID", deserialize_with = "null", skip_serializing_if = "zero")]
     pub target_attachment_pod_uid: String,
     #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub source_node: String,
@@ -479,25 +443,13 @@ pub struct VirtualMachineInstanceMigrationState {
     pub migration_policy_name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub migration_configuration: Option<VMIMConfigurationOptions>,
-    #[serde(
-        rename = "targetCPUSet",
-        deserialize_with = "null",
-        skip_serializing_if = "zero"
-    )]
+    #[serde(rename = "targetCPUSet", deserialize_with = "null", skip_serializing_if = "zero")]
     pub target_cpu_set: Vec<i64>,
     #[serde(deserialize_with = "null", skip_serializing_if = "zero")]
     pub target_node_topology: String,
-    #[serde(
-        rename = "sourcePersistentStatePVCName",
-        deserialize_with = "null",
-        skip_serializing_if = "zero"
-    )]
+    #[serde(rename = "sourcePersistentStatePVCName", deserialize_with = "null", skip_serializing_if = "zero")]
     pub source_persistent_state_pvc_name: String,
-    #[serde(
-        rename = "targetPersistentStatePVCName",
-        deserialize_with = "null",
-        skip_serializing_if = "zero"
-    )]
+    #[serde(rename = "targetPersistentStatePVCName", deserialize_with = "null", skip_serializing_if = "zero")]
     pub target_persistent_state_pvc_name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source_state: Option<VirtualMachineInstanceMigrationSourceState>,
@@ -624,10 +576,7 @@ pub struct VMIMConfigurationOptions {
     pub disable_tls: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
-    #[serde(
-        rename = "matchSELinuxLevelOnMigration",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "matchSELinuxLevelOnMigration", skip_serializing_if = "Option::is_none")]
     pub match_se_linux_level_on_migration: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub experimental: Option<ExperimentalMigrationOptions>,

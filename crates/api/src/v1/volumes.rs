@@ -188,8 +188,7 @@ pub struct MemoryDumpVolumeSource {
 #[serde(default, rename_all = "camelCase")]
 pub struct EphemeralVolumeSource {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub persistent_volume_claim:
-        Option<k8s_openapi::api::core::v1::PersistentVolumeClaimVolumeSource>,
+    pub persistent_volume_claim: Option<k8s_openapi::api::core::v1::PersistentVolumeClaimVolumeSource>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

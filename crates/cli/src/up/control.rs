@@ -29,7 +29,11 @@ pub const DONE: &str = "done";
 pub type DownRequest = mpsc::Sender<String>;
 
 /// Listens until the process ends.
-pub fn listen(path: &Path, status: Arc<dyn Fn() -> Status + Send + Sync>, downs: mpsc::Sender<DownRequest>) -> Result<()> {
+pub fn listen(
+    path: &Path,
+    status: Arc<dyn Fn() -> Status + Send + Sync>,
+    downs: mpsc::Sender<DownRequest>,
+) -> Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}
@@ -48,7 +52,11 @@ pub fn listen(path: &Path, status: Arc<dyn Fn() -> Status + Send + Sync>, downs:
     Ok(())
 }
 
-async fn serve(stream: UnixStream, status: &(dyn Fn() -> Status + Send + Sync), downs: mpsc::Sender<DownRequest>) -> Result<()> {
+async fn serve(
+    stream: UnixStream,
+    status: &(dyn Fn() -> Status + Send + Sync),
+    downs: mpsc::Sender<DownRequest>,
+) -> Result<()> {
     let mut stream = BufReader::new(stream);
     let mut line = String::new();
     stream.read_line(&mut line).await?;

@@ -59,7 +59,9 @@ const READY_DEADLINE: Duration = Duration::from_secs(60);
 /// What must happen before there are threads: checks, and `--detach`. `Some` if nothing else is to be done.
 pub fn before_runtime(arguments: &UpArgs) -> Result<Option<Result<()>>> {
     if !rustix::process::geteuid().is_root() {
-        bail!("ferrovirt up needs root: it makes namespaces, taps and cgroups for VMs (nothing of a VM runs as root). Try: sudo ferrovirt up");
+        bail!(
+            "ferrovirt up needs root: it makes namespaces, taps and cgroups for VMs (nothing of a VM runs as root). Try: sudo ferrovirt up"
+        );
     }
     let paths = Paths::new(&arguments.host.data_dir)?;
     paths.create()?;
@@ -124,9 +126,12 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         Some(name) => name.clone(),
         None => rustix::system::uname().nodename().to_string_lossy().to_lowercase(),
     };
-    let listener = tokio::net::TcpListener::bind(arguments.listen)
-        .await
-        .with_context(|| format!("cannot listen on {}: another program, or another host with the same --listen, is there", arguments.listen))?;
+    let listener = tokio::net::TcpListener::bind(arguments.listen).await.with_context(|| {
+        format!(
+            "cannot listen on {}: another program, or another host with the same --listen, is there",
+            arguments.listen
+        )
+    })?;
     let address = listener.local_addr()?;
     let server_url = format!("https://{address}");
 
@@ -156,7 +161,10 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     objects::apply_settings(&client("up"), !arguments.no_emulation).await?;
 
     let serving = {
-        let identity = pki.serving(&["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"], &addresses(address))?;
+        let identity = pki.serving(
+            &["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"],
+            &addresses(address),
+        )?;
         let tls = TlsConfig {
             cert_chain_pem: identity.certificate,
             key_pem: identity.key,
@@ -168,13 +176,27 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         })
     };
     let admin = pki.client("admin", &["system:masters".into()])?;
-    pki::write_private(&paths.kubeconfig(), kubeconfig::render(&server_url, pki.ca_certificate(), "admin", &admin).as_bytes())?;
+    pki::write_private(
+        &paths.kubeconfig(),
+        kubeconfig::render(&server_url, pki.ca_certificate(), "admin", &admin).as_bytes(),
+    )?;
 
     let settings = ferrovirt_controller::Settings { launcher_image: programs.launcher_image.clone() };
-    let vm_controller = tokio::spawn(ferrovirt_controller::run(client("virt-controller"), settings.clone(), Part::VirtualMachines, wait(stopped.clone())));
-    tokio::spawn(ferrovirt_controller::run(client("virt-controller"), settings, Part::Instances, wait(stopped.clone())));
+    let vm_controller = tokio::spawn(ferrovirt_controller::run(
+        client("virt-controller"),
+        settings.clone(),
+        Part::VirtualMachines,
+        wait(stopped.clone()),
+    ));
+    tokio::spawn(ferrovirt_controller::run(
+        client("virt-controller"),
+        settings,
+        Part::Instances,
+        wait(stopped.clone()),
+    ));
     let node_config = programs::node_config(&paths, &programs, &node_name)?;
-    let node_lite = tokio::spawn(ferrovirt_node_lite::run(client("node-lite"), node_config.clone(), wait(stopped.clone())));
+    let node_lite =
+        tokio::spawn(ferrovirt_node_lite::run(client("node-lite"), node_config.clone(), wait(stopped.clone())));
     let agent_task = {
         let (agent, stopped) = (agent.clone(), stopped.clone());
         tokio::spawn(async move { agent.run(wait(stopped)).await })
@@ -186,7 +208,8 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     let ready = Arc::new(AtomicBool::new(false));
     let (down_sender, mut downs) = mpsc::channel(1);
     let status = {
-        let (ready, server, virtualization) = (ready.clone(), server_url.clone(), describe(agent.host(), arguments.no_emulation));
+        let (ready, server, virtualization) =
+            (ready.clone(), server_url.clone(), describe(agent.host(), arguments.no_emulation));
         Arc::new(move || control::Status {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
@@ -240,7 +263,8 @@ fn wait(mut flag: watch::Receiver<bool>) -> impl Future<Output = ()> + Send + Sy
 
 async fn signalled() {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
         return std::future::pending().await;
     };
     tokio::select! {
@@ -254,8 +278,15 @@ async fn lock(paths: &Paths) -> Result<File> {
     let file = File::options().create(true).truncate(false).write(true).open(paths.lock())?;
     if rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
         match control::status(&paths.control_socket()).await {
-            Some(status) => bail!("a host with the data directory {} is already running (pid {}) at {}", paths.data_dir.display(), status.pid, status.server),
-            None => bail!("a host with the data directory {} is already starting or stopping", paths.data_dir.display()),
+            Some(status) => bail!(
+                "a host with the data directory {} is already running (pid {}) at {}",
+                paths.data_dir.display(),
+                status.pid,
+                status.server
+            ),
+            None => {
+                bail!("a host with the data directory {} is already starting or stopping", paths.data_dir.display())
+            }
         }
     }
     Ok(file)

@@ -34,13 +34,23 @@ pub fn bootstrap(allow_emulation: bool) -> Vec<Value> {
     objects.push(webhooks(
         "MutatingWebhookConfiguration",
         "virt-api-mutator",
-        &[("virtualmachineinstances-mutator.kubevirt.io", "virtualmachineinstances-mutate", "virtualmachineinstances", &["CREATE"])],
+        &[(
+            "virtualmachineinstances-mutator.kubevirt.io",
+            "virtualmachineinstances-mutate",
+            "virtualmachineinstances",
+            &["CREATE"],
+        )],
     ));
     objects.push(webhooks(
         "ValidatingWebhookConfiguration",
         "virt-api-validator",
         &[
-            ("virtualmachine-validator.kubevirt.io", "virtualmachines-validate", "virtualmachines", &["CREATE", "UPDATE"]),
+            (
+                "virtualmachine-validator.kubevirt.io",
+                "virtualmachines-validate",
+                "virtualmachines",
+                &["CREATE", "UPDATE"],
+            ),
             (
                 "virtualmachineinstances-create-validator.kubevirt.io",
                 "virtualmachineinstances-validate-create",
@@ -76,7 +86,8 @@ fn webhooks(kind: &str, name: &str, hooks: &[(&str, &str, &str, &[&str])]) -> Va
 /// What the command line says about the configuration, written into the object that everyone reads.
 pub async fn apply_settings(client: &Client, allow_emulation: bool) -> Result<()> {
     let kubevirts = Api::<KubeVirt>::namespaced(client.clone(), NAMESPACE);
-    let patch = json!({ "spec": { "configuration": { "developerConfiguration": { "useEmulation": allow_emulation } } } });
+    let patch =
+        json!({ "spec": { "configuration": { "developerConfiguration": { "useEmulation": allow_emulation } } } });
     kubevirts.patch("kubevirt", &PatchParams::default(), &Patch::Merge(patch)).await?;
     Ok(())
 }

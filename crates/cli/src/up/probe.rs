@@ -23,7 +23,10 @@ const USER: u32 = 107;
 /// Probes unless the last probe saw the same programs and kernel.
 pub async fn run(client: Client, paths: Paths, launcher_image: String, kvm: bool) {
     if let Err(error) = probe(client, &paths, &launcher_image, kvm).await {
-        tracing::warn!(error = format!("{error:#}"), "libvirt's knowledge of QEMU was not saved; every VM start probes anew");
+        tracing::warn!(
+            error = format!("{error:#}"),
+            "libvirt's knowledge of QEMU was not saved; every VM start probes anew"
+        );
     }
 }
 
@@ -72,7 +75,8 @@ fn phase(pod: Option<&Pod>) -> Phase {
 fn key(launcher_image: &str, kvm: bool) -> String {
     let changed = |path: &str| fs::metadata(path).map(|m| (m.mtime(), m.ctime(), m.len())).unwrap_or_default();
     let uname = rustix::system::uname();
-    let programs = ["/usr/bin/qemu-system-x86_64", "/usr/bin/qemu-system-aarch64", "/usr/sbin/libvirtd", "/usr/sbin/virtqemud"];
+    let programs =
+        ["/usr/bin/qemu-system-x86_64", "/usr/bin/qemu-system-aarch64", "/usr/sbin/libvirtd", "/usr/sbin/virtqemud"];
     format!(
         "{launcher_image} kvm={kvm} kernel={} {} {:?}\n",
         uname.release().to_string_lossy(),

@@ -98,7 +98,10 @@ async fn apply(
                 ))),
                 Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(None),
                 Err(kube::Error::Api(status)) => {
-                    let note = Note::warning("FailedCreate", format!("Error creating virtual machine instance: {}", status.message));
+                    let note = Note::warning(
+                        "FailedCreate",
+                        format!("Error creating virtual machine instance: {}", status.message),
+                    );
                     context.notes.publish(&vm.object_ref(&()), note).await;
                     Err(kube::Error::Api(status).into())
                 }
@@ -125,7 +128,8 @@ async fn apply(
 }
 
 fn on_error(vm: Arc<VirtualMachine>, error: &Error, _context: Arc<Context>) -> controller::Action {
-    let conflict = matches!(error, Error::Api(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found());
+    let conflict =
+        matches!(error, Error::Api(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found());
     if conflict {
         return controller::Action::requeue(Duration::from_millis(50));
     }

@@ -39,7 +39,8 @@ async fn reconcile(vmi: Arc<VirtualMachineInstance>, context: Arc<Context>) -> R
     let namespace = vmi.namespace().ok_or(Error::Missing("namespace"))?;
     let pods = Api::<Pod>::namespaced(context.client.clone(), &namespace);
     let pod = pods.get_opt(&pod::name(&vmi)).await?;
-    let pod = pod.filter(|pod| pod.owner_references().iter().any(|owner| Some(&owner.uid) == vmi.metadata.uid.as_ref()));
+    let pod =
+        pod.filter(|pod| pod.owner_references().iter().any(|owner| Some(&owner.uid) == vmi.metadata.uid.as_ref()));
 
     let config = context.cluster.pod_config();
     let plan = vmi::plan(&vmi::Observed { vmi: &vmi, pod: pod.as_ref(), config: &config, now: Timestamp::now() });
@@ -66,12 +67,7 @@ async fn reconcile(vmi: Arc<VirtualMachineInstance>, context: Arc<Context>) -> R
     Ok(controller::Action::await_change())
 }
 
-async fn apply(
-    pods: &Api<Pod>,
-    vmi: &VirtualMachineInstance,
-    action: &Action,
-    patch: &mut Value,
-) -> Result<(), Error> {
+async fn apply(pods: &Api<Pod>, vmi: &VirtualMachineInstance, action: &Action, patch: &mut Value) -> Result<(), Error> {
     match action {
         Action::AddFinalizer => {
             let mut finalizers = vmi.finalizers().to_vec();

@@ -54,17 +54,11 @@ impl Names {
 
     /// The position in the path table, counted from one.
     pub(super) fn directory_number(&self, dir: usize) -> u16 {
-        self.directories
-            .iter()
-            .position(|&d| d == dir)
-            .map_or(1, |i| (i + 1) as u16)
+        self.directories.iter().position(|&d| d == dir).map_or(1, |i| (i + 1) as u16)
     }
 
     pub(super) fn path_table_size(&self) -> usize {
-        self.directories
-            .iter()
-            .map(|&d| 8 + self.ids[d].len().max(1).next_multiple_of(2))
-            .sum()
+        self.directories.iter().map(|&d| 8 + self.ids[d].len().max(1).next_multiple_of(2)).sum()
     }
 }
 
@@ -85,46 +79,21 @@ fn unique(name: &str, is_dir: bool, hierarchy: Hierarchy, taken: &HashSet<Vec<u8
 
 fn primary_id(name: &str, is_dir: bool, suffix: &str) -> Vec<u8> {
     let clean = |s: &str, max: usize| -> String {
-        s.chars()
-            .map(|c| {
-                if c.is_ascii_alphanumeric() {
-                    c.to_ascii_uppercase()
-                } else {
-                    '_'
-                }
-            })
-            .take(max)
-            .collect()
+        s.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).take(max).collect()
     };
     let (stem, extension) = match name.rsplit_once('.') {
         Some((stem, extension)) if !is_dir && !stem.is_empty() => (stem, extension),
         _ => (name, ""),
     };
-    let stem = format!(
-        "{}{suffix}",
-        clean(stem, 8usize.saturating_sub(suffix.len()))
-    );
-    if is_dir {
-        stem.into_bytes()
-    } else {
-        format!("{stem}.{};1", clean(extension, 3)).into_bytes()
-    }
+    let stem = format!("{}{suffix}", clean(stem, 8usize.saturating_sub(suffix.len())));
+    if is_dir { stem.into_bytes() } else { format!("{stem}.{};1", clean(extension, 3)).into_bytes() }
 }
 
 fn joliet_id(name: &str, is_dir: bool, suffix: &str) -> Vec<u8> {
     const MAX: usize = 64;
     let version = if is_dir { "" } else { ";1" };
     let room = MAX - suffix.len() - version.len();
-    let clean: String = name
-        .chars()
-        .map(|c| {
-            if c.is_control() || "*/:;?\\".contains(c) {
-                '_'
-            } else {
-                c
-            }
-        })
-        .collect();
+    let clean: String = name.chars().map(|c| if c.is_control() || "*/:;?\\".contains(c) { '_' } else { c }).collect();
     let mut units: Vec<u16> = clean.encode_utf16().take(room).collect();
     units.extend(suffix.encode_utf16());
     units.extend(version.encode_utf16());

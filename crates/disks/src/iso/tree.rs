@@ -19,9 +19,7 @@ struct Node<'a> {
 
 impl<'a> Tree<'a> {
     pub(super) fn new(files: &'a [(String, Vec<u8>)]) -> Result<Self, IsoError> {
-        let mut tree = Tree {
-            nodes: vec![Node::directory(String::new(), 0)],
-        };
+        let mut tree = Tree { nodes: vec![Node::directory(String::new(), 0)] };
         // Sorted, so that the order of the caller's list does not change the volume.
         let mut sorted: Vec<&(String, Vec<u8>)> = files.iter().collect();
         sorted.sort_by(|a, b| a.0.cmp(&b.0));
@@ -41,10 +39,7 @@ impl<'a> Tree<'a> {
             return Err(IsoError::NameTooLong(path.to_string()));
         }
         if u32::try_from(data.len()).is_err() {
-            return Err(IsoError::TooBig {
-                path: path.to_string(),
-                size: data.len() as u64,
-            });
+            return Err(IsoError::TooBig { path: path.to_string(), size: data.len() as u64 });
         }
         let mut at = 0;
         for (i, name) in names.iter().enumerate() {
@@ -101,11 +96,6 @@ impl<'a> Tree<'a> {
 
 impl Node<'_> {
     fn directory(name: String, parent: usize) -> Self {
-        Node {
-            name,
-            parent,
-            children: BTreeMap::new(),
-            data: None,
-        }
+        Node { name, parent, children: BTreeMap::new(), data: None }
     }
 }

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ferrovirt_libvirt::{
-    Connection, Domain, DomainState, ErrorCode, EventKind, Events, Lifecycle, ShutdownMode, Start,
-    StopDetail, SuspendDetail,
+    Connection, Domain, DomainState, ErrorCode, EventKind, Events, Lifecycle, ShutdownMode, Start, StopDetail,
+    SuspendDetail,
 };
 use ferrovirt_machine::protocol::{PauseReason, StopReason};
 use rustix::process::{Pid, Signal, kill_process};
@@ -74,11 +74,7 @@ impl LibvirtBackend {
 
     async fn connection(&self) -> Result<Connection, DomainError> {
         let mut link = self.link.clone();
-        let up = tokio::time::timeout(
-            DAEMON_WAIT,
-            link.wait_for(|link| matches!(link, Link::Up(_))),
-        )
-        .await;
+        let up = tokio::time::timeout(DAEMON_WAIT, link.wait_for(|link| matches!(link, Link::Up(_)))).await;
         if let Ok(Ok(link)) = up
             && let Link::Up(connection) = &*link
         {
@@ -138,22 +134,14 @@ impl Backend for LibvirtBackend {
         let connection = self.connection().await?;
         let domain = connection.define(&new.xml).await?;
         *self.name.lock().unwrap_or_else(PoisonError::into_inner) = Some(domain.name().to_owned());
-        let how = if new.paused {
-            Start::Paused
-        } else {
-            Start::Running
-        };
+        let how = if new.paused { Start::Paused } else { Start::Running };
         domain.create(how).await?;
         // The machine runs; not knowing what libvirt chose must not fail it.
         let (virt_type, machine_type) = match domain.xml_desc().await {
             Ok(xml) => domain_facts(&xml),
             Err(_) => (None, None),
         };
-        Ok(Started {
-            virt_type,
-            machine_type,
-            paused: new.paused,
-        })
+        Ok(Started { virt_type, machine_type, paused: new.paused })
     }
 
     async fn act(&self, action: Action) -> Result<String, DomainError> {
@@ -176,18 +164,11 @@ async fn supervise(
     events: mpsc::UnboundedSender<DomainEvent>,
     backend: LibvirtBackend,
 ) {
-    let Supervisor {
-        children,
-        runtime,
-        dirs,
-        capabilities,
-    } = &supervisor;
+    let Supervisor { children, runtime, dirs, capabilities } = &supervisor;
     if let Err(error) = runtime.setup(dirs, capabilities.as_deref()) {
         // The daemon will say more about what is missing.
         tracing::error!(%error, dir = %dirs.base().display(), "cannot write the configuration of libvirt");
-        link.send_replace(Link::Down(format!(
-            "cannot write its configuration: {error}"
-        )));
+        link.send_replace(Link::Down(format!("cannot write its configuration: {error}")));
     }
     let mut pause = RESTART_FIRST;
     loop {
@@ -269,9 +250,7 @@ async fn observe(connection: &Connection, name: &str, events: &mpsc::UnboundedSe
             _ => StopReason::Crashed,
         }),
         Ok(_) => Observed::Running,
-        Err(error) if error.code() == Some(ErrorCode::NoDomain) => {
-            Observed::Stopped(StopReason::Crashed)
-        }
+        Err(error) if error.code() == Some(ErrorCode::NoDomain) => Observed::Stopped(StopReason::Crashed),
         Err(error) => {
             // The connection broke again; the next daemon will tell.
             tracing::warn!(%error, "cannot read the state of the domain");
@@ -286,31 +265,19 @@ fn translate(kind: EventKind) -> Option<DomainEvent> {
         EventKind::Lifecycle(Lifecycle::Stopped(detail)) => DomainEvent::Stopped(match detail {
             StopDetail::Shutdown => StopReason::GuestShutdown,
             StopDetail::Crashed | StopDetail::Failed | StopDetail::Other(_) => StopReason::Crashed,
-            StopDetail::Destroyed | StopDetail::Migrated | StopDetail::Saved => {
-                StopReason::Destroyed
-            }
+            StopDetail::Destroyed | StopDetail::Migrated | StopDetail::Saved => StopReason::Destroyed,
         }),
-        EventKind::Lifecycle(Lifecycle::Suspended(detail)) => {
-            DomainEvent::Suspended(match detail {
-                SuspendDetail::Paused => PauseReason::User,
-                SuspendDetail::IoError => PauseReason::IoError,
-                SuspendDetail::Migrated | SuspendDetail::Watchdog | SuspendDetail::Other(_) => {
-                    PauseReason::Other
-                }
-            })
-        }
+        EventKind::Lifecycle(Lifecycle::Suspended(detail)) => DomainEvent::Suspended(match detail {
+            SuspendDetail::Paused => PauseReason::User,
+            SuspendDetail::IoError => PauseReason::IoError,
+            SuspendDetail::Migrated | SuspendDetail::Watchdog | SuspendDetail::Other(_) => PauseReason::Other,
+        }),
         EventKind::Lifecycle(Lifecycle::Resumed) => DomainEvent::Resumed,
         EventKind::Lifecycle(Lifecycle::Crashed) => DomainEvent::Panicked,
         EventKind::Lifecycle(_) | EventKind::Reboot | EventKind::Closed => return None,
-        EventKind::IoError {
-            path,
-            alias,
-            reason,
-            ..
-        } => DomainEvent::IoError {
-            disk: if alias.is_empty() { path } else { alias },
-            reason,
-        },
+        EventKind::IoError { path, alias, reason, .. } => {
+            DomainEvent::IoError { disk: if alias.is_empty() { path } else { alias }, reason }
+        }
         EventKind::Agent { connected } => DomainEvent::Agent { connected },
     })
 }

@@ -11,8 +11,7 @@ use ferrovirt_machine::protocol::{PauseReason, StopReason};
 /// Carries out what `lifecycle` decided. Clones share one domain.
 pub trait Backend: Clone + Send + Sync + 'static {
     /// Defines and starts the domain; returns when the hypervisor runs.
-    fn start(&self, domain: NewDomain)
-    -> impl Future<Output = Result<Started, DomainError>> + Send;
+    fn start(&self, domain: NewDomain) -> impl Future<Output = Result<Started, DomainError>> + Send;
 
     /// The text is empty but for [`Action::Xml`].
     fn act(&self, action: Action) -> impl Future<Output = Result<String, DomainError>> + Send;

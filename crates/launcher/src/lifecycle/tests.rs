@@ -14,14 +14,8 @@ enum In {
 }
 
 fn spec(uid: &str) -> Request {
-    let spec = MachineSpec {
-        uid: uid.into(),
-        grace_seconds: 30,
-        ..MachineSpec::default()
-    };
-    Request::Sync {
-        spec: Box::new(spec),
-    }
+    let spec = MachineSpec { uid: uid.into(), grace_seconds: 30, ..MachineSpec::default() };
+    Request::Sync { spec: Box::new(spec) }
 }
 
 fn shutdown(grace_seconds: u64) -> In {
@@ -47,13 +41,7 @@ fn check(steps: Vec<(In, &str)>) -> Lifecycle {
                 Verdict::Answer(action) => format!("answer {action:?}"),
                 Verdict::Refused(error) => format!("{:?}", error.code),
             },
-            In::Started(paused) => action(lifecycle.started(
-                Ok(Started {
-                    paused,
-                    ..Started::default()
-                }),
-                now,
-            )),
+            In::Started(paused) => action(lifecycle.started(Ok(Started { paused, ..Started::default() }), now)),
             In::StartFailed => action(lifecycle.started(Err("no".into()), now)),
             In::Event(event) => {
                 lifecycle.event(event);
@@ -76,30 +64,20 @@ fn check(steps: Vec<(In, &str)>) -> Lifecycle {
         assert_eq!(format!("{seen} {output}"), expected, "step {index}");
         let mut same = state.clone();
         same.generation = before.generation;
-        assert_eq!(
-            same == before,
-            state.generation == before.generation,
-            "generation at step {index}"
-        );
+        assert_eq!(same == before, state.generation == before.generation, "generation at step {index}");
     }
     lifecycle
 }
 
 fn running() -> Vec<(In, &'static str)> {
-    vec![
-        (In::Ask(spec("u")), "Starting start"),
-        (In::Started(false), "Running -"),
-    ]
+    vec![(In::Ask(spec("u")), "Starting start"), (In::Started(false), "Running -")]
 }
 
 fn action(action: Option<Action>) -> String {
     action.map_or("-".into(), |action| format!("{action:?}"))
 }
 
-fn after(
-    mut prefix: Vec<(In, &'static str)>,
-    rest: Vec<(In, &'static str)>,
-) -> Vec<(In, &'static str)> {
+fn after(mut prefix: Vec<(In, &'static str)>, rest: Vec<(In, &'static str)>) -> Vec<(In, &'static str)> {
     prefix.extend(rest);
     prefix
 }
@@ -111,10 +89,7 @@ fn guest_powers_off() {
         vec![
             (In::Ask(spec("u")), "Running done"),
             (In::Ask(spec("other")), "Running Conflict"),
-            (
-                stopped(StopReason::GuestShutdown),
-                "Stopped/GuestShutdown -",
-            ),
+            (stopped(StopReason::GuestShutdown), "Stopped/GuestShutdown -"),
             (stopped(StopReason::Crashed), "Stopped/GuestShutdown -"),
             (In::Ask(Request::Kill {}), "Stopped/GuestShutdown done"),
             (In::Ask(Request::Pause {}), "Stopped/GuestShutdown Conflict"),
@@ -153,10 +128,7 @@ fn a_shorter_grace_period_counts() {
             (In::Tick(3), "ShuttingDown Destroy"),
         ],
     ));
-    check(after(
-        running(),
-        vec![(shutdown(0), "ShuttingDown background Destroy")],
-    ));
+    check(after(running(), vec![(shutdown(0), "ShuttingDown background Destroy")]));
 }
 
 #[test]
@@ -173,23 +145,14 @@ fn pausing() {
             (In::Ask(Request::Unpause {}), "Paused/User answer Resume"),
             (In::Event(DomainEvent::Resumed), "Running -"),
             (In::Ask(Request::Unpause {}), "Running done"),
-            (
-                In::Event(DomainEvent::Suspended(PauseReason::IoError)),
-                "Paused/IoError -",
-            ),
-            (
-                shutdown(5),
-                "ShuttingDown/IoError background ShutdownPaused",
-            ),
+            (In::Event(DomainEvent::Suspended(PauseReason::IoError)), "Paused/IoError -"),
+            (shutdown(5), "ShuttingDown/IoError background ShutdownPaused"),
         ],
     ));
     check(vec![
         (In::Ask(spec("u")), "Starting start"),
         (In::Started(true), "Paused/Starting -"),
-        (
-            shutdown(5),
-            "ShuttingDown/Starting background ShutdownPaused",
-        ),
+        (shutdown(5), "ShuttingDown/Starting background ShutdownPaused"),
         (In::Event(DomainEvent::Resumed), "ShuttingDown -"),
     ]);
 }
@@ -205,10 +168,7 @@ fn failures_have_exit_code_one() {
     assert_eq!((failed.exit_code(), failed.released()), (1, true));
     let panicked = check(after(
         running(),
-        vec![
-            (In::Event(DomainEvent::Panicked), "Running -"),
-            (stopped(StopReason::Destroyed), "Stopped/Crashed -"),
-        ],
+        vec![(In::Event(DomainEvent::Panicked), "Running -"), (stopped(StopReason::Destroyed), "Stopped/Crashed -")],
     ));
     assert_eq!(panicked.exit_code(), 1);
 }
@@ -273,26 +233,10 @@ fn a_restarted_daemon_tells_what_was_missed() {
     check(after(
         running(),
         vec![
-            (
-                In::Event(DomainEvent::DaemonLost("signal 9".into())),
-                "Running -",
-            ),
-            (
-                In::Event(DomainEvent::Observed(Observed::Paused(
-                    PauseReason::IoError,
-                ))),
-                "Paused/IoError -",
-            ),
-            (
-                In::Event(DomainEvent::Observed(Observed::Running)),
-                "Running -",
-            ),
-            (
-                In::Event(DomainEvent::Observed(Observed::Stopped(
-                    StopReason::GuestShutdown,
-                ))),
-                "Stopped/GuestShutdown -",
-            ),
+            (In::Event(DomainEvent::DaemonLost("signal 9".into())), "Running -"),
+            (In::Event(DomainEvent::Observed(Observed::Paused(PauseReason::IoError))), "Paused/IoError -"),
+            (In::Event(DomainEvent::Observed(Observed::Running)), "Running -"),
+            (In::Event(DomainEvent::Observed(Observed::Stopped(StopReason::GuestShutdown))), "Stopped/GuestShutdown -"),
         ],
     ));
 }

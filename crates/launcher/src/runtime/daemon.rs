@@ -46,9 +46,7 @@ impl Daemon {
         let mut daemon = runtime.daemon(dirs).map_err(DaemonError::Spawn)?;
         // The socket of a daemon that crashed would make us connect to nobody.
         let _ = std::fs::remove_file(&daemon.socket);
-        let child = children
-            .spawn(&mut daemon.command)
-            .map_err(DaemonError::Spawn)?;
+        let child = children.spawn(&mut daemon.command).map_err(DaemonError::Spawn)?;
         let mut daemon_process = Self { child, _log: log };
         let (uri, _) = runtime.uri_and_user(dirs);
         let connection = daemon_process.connect(&daemon.socket, &uri).await?;

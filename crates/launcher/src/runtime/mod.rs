@@ -93,13 +93,7 @@ impl Dirs {
     }
 
     pub fn all(&self) -> [PathBuf; 5] {
-        [
-            self.runtime(),
-            self.cache(),
-            self.config(),
-            self.data(),
-            self.drivers(),
-        ]
+        [self.runtime(), self.cache(), self.config(), self.data(), self.drivers()]
     }
 }
 

@@ -11,10 +11,7 @@ use std::process::{Command, Stdio};
 use super::{DaemonCommand, Dirs, LibvirtRuntime};
 
 /// Daemons in order of preference: program, socket name.
-const DAEMONS: [(&str, &str); 2] = [
-    ("virtqemud", "virtqemud-sock"),
-    ("libvirtd", "libvirt-sock"),
-];
+const DAEMONS: [(&str, &str); 2] = [("virtqemud", "virtqemud-sock"), ("libvirtd", "libvirt-sock")];
 const DAEMON_DIRS: [&str; 2] = ["/usr/sbin", "/usr/bin"];
 const DRIVER: &str = "libvirt_driver_qemu.so";
 const DRIVER_DIRS: [&str; 5] = [
@@ -67,13 +64,7 @@ impl LibvirtRuntime for QemuKvm {
         let config = dirs.config().join("libvirt");
         fs::create_dir_all(&config)?;
         fs::write(config.join("qemu.conf"), QEMU_CONF)?;
-        fs::write(
-            daemon_conf(dirs),
-            format!(
-                "unix_sock_dir = \"{}\"\n{DAEMON_CONF}",
-                dirs.base().display()
-            ),
-        )?;
+        fs::write(daemon_conf(dirs), format!("unix_sock_dir = \"{}\"\n{DAEMON_CONF}", dirs.base().display()))?;
         link_driver(dirs)?;
         if let Some(from) = capabilities {
             seed(from, &self.capabilities_cache(dirs))?;
@@ -88,18 +79,9 @@ impl LibvirtRuntime for QemuKvm {
     fn daemon(&self, dirs: &Dirs) -> io::Result<DaemonCommand> {
         let (program, socket) = DAEMONS
             .iter()
-            .flat_map(|(name, socket)| {
-                DAEMON_DIRS
-                    .iter()
-                    .map(move |dir| (Path::new(dir).join(name), *socket))
-            })
+            .flat_map(|(name, socket)| DAEMON_DIRS.iter().map(move |dir| (Path::new(dir).join(name), *socket)))
             .find(|(program, _)| program.exists())
-            .ok_or_else(|| {
-                io::Error::new(
-                    io::ErrorKind::NotFound,
-                    "neither virtqemud nor libvirtd is installed",
-                )
-            })?;
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "neither virtqemud nor libvirtd is installed"))?;
         let mut command = Command::new(program);
         command
             .arg("--config")
@@ -109,10 +91,7 @@ impl LibvirtRuntime for QemuKvm {
             .current_dir("/")
             .stdin(Stdio::null())
             .env_clear()
-            .env(
-                "PATH",
-                "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            )
+            .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
             .env("LC_ALL", "C")
             .env("HOME", dirs.base())
             .env("XDG_RUNTIME_DIR", dirs.runtime())
@@ -125,10 +104,7 @@ impl LibvirtRuntime for QemuKvm {
         if dirs.drivers().join(DRIVER).exists() {
             command.env("LIBVIRT_DRIVER_DIR", dirs.drivers());
         }
-        Ok(DaemonCommand {
-            command,
-            socket: dirs.base().join(socket),
-        })
+        Ok(DaemonCommand { command, socket: dirs.base().join(socket) })
     }
 
     fn log_daemon(&self, _dirs: &Dirs) -> Option<Command> {
@@ -140,13 +116,8 @@ impl LibvirtRuntime for QemuKvm {
     }
 
     fn uri_and_user(&self, dirs: &Dirs) -> (String, &'static str) {
-        let socket = self
-            .daemon(dirs)
-            .map_or_else(|_| dirs.base().join(DAEMONS[1].1), |daemon| daemon.socket);
-        (
-            format!("qemu+unix:///session?socket={}", socket.display()),
-            "qemu",
-        )
+        let socket = self.daemon(dirs).map_or_else(|_| dirs.base().join(DAEMONS[1].1), |daemon| daemon.socket);
+        (format!("qemu+unix:///session?socket={}", socket.display()), "qemu")
     }
 
     fn pid_dir(&self, dirs: &Dirs) -> PathBuf {
@@ -154,9 +125,7 @@ impl LibvirtRuntime for QemuKvm {
     }
 
     fn domain_log(&self, dirs: &Dirs, domain: &str) -> PathBuf {
-        dirs.cache()
-            .join("libvirt/qemu/log")
-            .join(format!("{domain}.log"))
+        dirs.cache().join("libvirt/qemu/log").join(format!("{domain}.log"))
     }
 
     fn capabilities_cache(&self, dirs: &Dirs) -> PathBuf {
@@ -176,11 +145,7 @@ fn daemon_conf(dirs: &Dirs) -> PathBuf {
 /// and start-up time that no machine here uses.
 fn link_driver(dirs: &Dirs) -> io::Result<()> {
     let link = dirs.drivers().join(DRIVER);
-    let Some(driver) = DRIVER_DIRS
-        .iter()
-        .map(|dir| Path::new(dir).join(DRIVER))
-        .find(|path| path.exists())
-    else {
+    let Some(driver) = DRIVER_DIRS.iter().map(|dir| Path::new(dir).join(DRIVER)).find(|path| path.exists()) else {
         return Ok(());
     };
     match symlink(driver, link) {

@@ -32,40 +32,19 @@ impl Client {
                 }
             }
         };
-        let stream = tokio::time::timeout(PATIENCE, attempts)
-            .await
-            .expect("the launcher listens");
-        Self {
-            stream,
-            next_id: 1,
-            last: None,
-        }
+        let stream = tokio::time::timeout(PATIENCE, attempts).await.expect("the launcher listens");
+        Self { stream, next_id: 1, last: None }
     }
 
     pub async fn hello(socket: &Path) -> Self {
         let mut client = Self::connect(socket).await;
-        let reply = client
-            .ask(json!({"type": "hello", "minVersion": 1, "maxVersion": VERSION}))
-            .await;
-        assert!(
-            matches!(
-                reply,
-                ServerFrame::Reply {
-                    version: Some(VERSION),
-                    error: None,
-                    ..
-                }
-            ),
-            "{reply:?}"
-        );
+        let reply = client.ask(json!({"type": "hello", "minVersion": 1, "maxVersion": VERSION})).await;
+        assert!(matches!(reply, ServerFrame::Reply { version: Some(VERSION), error: None, .. }), "{reply:?}");
         client
     }
 
     pub async fn send(&mut self, frame: &Value) {
-        self.stream
-            .write_all(&encode(frame).unwrap())
-            .await
-            .unwrap();
+        self.stream.write_all(&encode(frame).unwrap()).await.unwrap();
     }
 
     /// The next frame, or `None` when the server closed the connection.
@@ -77,9 +56,7 @@ impl Client {
             self.stream.read_exact(&mut body).await.ok()?;
             Some(serde_json::from_slice::<Value>(&body).unwrap())
         };
-        let frame = tokio::time::timeout(PATIENCE, read)
-            .await
-            .expect("a frame in time")?;
+        let frame = tokio::time::timeout(PATIENCE, read).await.expect("a frame in time")?;
         if let Ok(ServerFrame::State { state }) = decode(frame.to_string().as_bytes()) {
             self.last = Some(state);
         }
@@ -103,9 +80,7 @@ impl Client {
 
     pub async fn ask_ok(&mut self, request: Value) -> Option<String> {
         match self.ask(request).await {
-            ServerFrame::Reply {
-                error: None, text, ..
-            } => text,
+            ServerFrame::Reply { error: None, text, .. } => text,
             reply => panic!("{reply:?}"),
         }
     }
@@ -132,23 +107,14 @@ impl FakeDomain {
     /// The sender decides how the start ends.
     pub fn new() -> (Self, mpsc::UnboundedSender<Result<Started, String>>) {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let fake = Self {
-            starts: Arc::new(tokio::sync::Mutex::new(receiver)),
-            actions: Arc::default(),
-        };
+        let fake = Self { starts: Arc::new(tokio::sync::Mutex::new(receiver)), actions: Arc::default() };
         (fake, sender)
     }
 }
 
 impl Backend for FakeDomain {
     async fn start(&self, _domain: NewDomain) -> Result<Started, DomainError> {
-        let result = self
-            .starts
-            .lock()
-            .await
-            .recv()
-            .await
-            .expect("the test says how the start ends");
+        let result = self.starts.lock().await.recv().await.expect("the test says how the start ends");
         result.map_err(DomainError::NoDaemon)
     }
 

@@ -35,14 +35,8 @@ pub(crate) fn usb_needed(arch: Arch, vmi: &VirtualMachineInstance) -> bool {
         Arch::Aarch64 => true,
         Arch::S390x => false,
         Arch::X86_64 => {
-            devices
-                .inputs
-                .iter()
-                .any(|input| input.bus.is_empty() || input.bus == "usb")
-                || devices
-                    .disks
-                    .iter()
-                    .any(|disk| disk.disk.as_ref().is_some_and(|target| target.bus == "usb"))
+            devices.inputs.iter().any(|input| input.bus.is_empty() || input.bus == "usb")
+                || devices.disks.iter().any(|disk| disk.disk.as_ref().is_some_and(|target| target.bus == "usb"))
                 || devices.client_passthrough.is_some()
         }
     }

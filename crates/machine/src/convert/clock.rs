@@ -5,19 +5,10 @@ use crate::spec::{Clock, Timer};
 
 pub(super) fn convert(c: &Conversion<'_>) -> Option<Clock> {
     let mut clock = from_spec(c);
-    let hint = c
-        .vmi
-        .status
-        .topology_hints
-        .as_ref()
-        .and_then(|hints| hints.tsc_frequency);
+    let hint = c.vmi.status.topology_hints.as_ref().and_then(|hints| hints.tsc_frequency);
     let hint = hint.and_then(|hint| u64::try_from(hint).ok());
     if let Some(frequency) = hint.filter(|_| needs_tsc_frequency(c)) {
-        let timer = Timer {
-            name: "tsc".into(),
-            frequency: Some(frequency),
-            ..Timer::default()
-        };
+        let timer = Timer { name: "tsc".into(), frequency: Some(frequency), ..Timer::default() };
         clock.get_or_insert_default().timers.push(timer);
     }
     clock
@@ -30,13 +21,8 @@ fn needs_tsc_frequency(c: &Conversion<'_>) -> bool {
         .cpu
         .iter()
         .flat_map(|cpu| &cpu.features)
-        .any(|feature| {
-            feature.name == "invtsc" && matches!(feature.policy.as_str(), "require" | "force")
-        });
-    let hyperv = domain
-        .features
-        .as_ref()
-        .and_then(|features| features.hyperv.as_ref());
+        .any(|feature| feature.name == "invtsc" && matches!(feature.policy.as_str(), "require" | "force"));
+    let hyperv = domain.features.as_ref().and_then(|features| features.hyperv.as_ref());
     let reenlightenment = hyperv.and_then(|hyperv| hyperv.reenlightenment.as_ref());
     invariant || reenlightenment.is_some_and(|feature| feature.enabled != Some(false))
 }
@@ -46,10 +32,7 @@ fn from_spec(c: &Conversion<'_>) -> Option<Clock> {
     let mut clock = Clock::default();
     if let Some(utc) = &source.utc {
         clock.offset = Some("utc".into());
-        clock.adjustment = Some(
-            utc.offset_seconds
-                .map_or_else(|| "reset".into(), |seconds| seconds.to_string()),
-        );
+        clock.adjustment = Some(utc.offset_seconds.map_or_else(|| "reset".into(), |seconds| seconds.to_string()));
     } else if let Some(timezone) = &source.timezone {
         clock.offset = Some("timezone".into());
         clock.timezone = Some(timezone.clone());

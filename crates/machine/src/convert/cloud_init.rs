@@ -35,18 +35,11 @@ pub(super) fn prepare(c: &mut Conversion<'_>, field: &str, volume: &v1::Volume) 
             &format!("{field}.cloudInitNoCloud"),
             &volume.name,
             &source,
-            [
-                ("user-data", user_data(&source)),
-                ("network-config", network_data(&source)),
-            ],
+            [("user-data", user_data(&source)), ("network-config", network_data(&source))],
             ("meta-data", no_cloud_metadata(c)),
         );
         let path = format!("{directory}/noCloud.iso");
-        c.prepare(Preparation::CloudInit {
-            path: path.clone(),
-            label: "cidata".into(),
-            files,
-        });
+        c.prepare(Preparation::CloudInit { path: path.clone(), label: "cidata".into(), files });
         return path;
     }
     let path = format!("{directory}/configdrive.iso");
@@ -70,11 +63,7 @@ pub(super) fn prepare(c: &mut Conversion<'_>, field: &str, volume: &v1::Volume) 
             ],
             ("openstack/latest/meta_data.json", config_drive_metadata(c)),
         );
-        c.prepare(Preparation::CloudInit {
-            path: path.clone(),
-            label: "config-2".into(),
-            files,
-        });
+        c.prepare(Preparation::CloudInit { path: path.clone(), label: "config-2".into(), files });
     }
     path
 }
@@ -86,13 +75,7 @@ pub fn hostname(vmi: &v1::VirtualMachineInstance) -> String {
     } else {
         &vmi.spec.hostname
     };
-    let label: String = wanted
-        .split('.')
-        .next()
-        .unwrap_or_default()
-        .chars()
-        .take(63)
-        .collect();
+    let label: String = wanted.split('.').next().unwrap_or_default().chars().take(63).collect();
     label.trim_end_matches('-').into()
 }
 
@@ -105,39 +88,18 @@ fn files(
     metadata: (&str, Value),
 ) -> Vec<FileContent> {
     let secrets = format!("{}/secret/{volume}", c.ctx.layout.private);
-    let secret =
-        |names: [&str; 2]| Content::FirstOf(names.map(|name| format!("{secrets}/{name}")).into());
+    let secret = |names: [&str; 2]| Content::FirstOf(names.map(|name| format!("{secrets}/{name}")).into());
     let [(user_name, user), (network_name, network)] = data;
-    let user = if source.has_user_secret {
-        Some(secret(["userdata", "userData"]))
-    } else {
-        user
-    };
-    let network = if source.has_network_secret {
-        Some(secret(["networkdata", "networkData"]))
-    } else {
-        network
-    };
+    let user = if source.has_user_secret { Some(secret(["userdata", "userData"])) } else { user };
+    let network = if source.has_network_secret { Some(secret(["networkdata", "networkData"])) } else { network };
     if user.is_none() && network.is_none() {
-        c.refuse(
-            field,
-            "needs userData, userDataBase64, secretRef or one of their networkData kin",
-        );
+        c.refuse(field, "needs userData, userDataBase64, secretRef or one of their networkData kin");
     }
     let mut files = Vec::new();
     // A client that finds no user data does not take the volume for a data source.
-    files.push(FileContent {
-        name: user_name.into(),
-        content: user.unwrap_or_default(),
-    });
-    files.push(FileContent {
-        name: metadata.0.into(),
-        content: Content::Text(metadata.1.to_string()),
-    });
-    files.extend(network.map(|content| FileContent {
-        name: network_name.into(),
-        content,
-    }));
+    files.push(FileContent { name: user_name.into(), content: user.unwrap_or_default() });
+    files.push(FileContent { name: metadata.0.into(), content: Content::Text(metadata.1.to_string()) });
+    files.extend(network.map(|content| FileContent { name: network_name.into(), content }));
     files
 }
 
@@ -183,27 +145,12 @@ fn config_drive_metadata(c: &Conversion<'_>) -> Value {
 
 /// Stays the same over restarts of a VirtualMachine, so that cloud-init takes its first boot for its only one.
 fn firmware_uuid(vmi: &v1::VirtualMachineInstance) -> String {
-    let uuid = vmi
-        .spec
-        .domain
-        .firmware
-        .as_ref()
-        .map(|firmware| firmware.uuid.clone())
-        .unwrap_or_default();
-    if uuid.is_empty() {
-        vmi.metadata.uid.clone().unwrap_or_default()
-    } else {
-        uuid
-    }
+    let uuid = vmi.spec.domain.firmware.as_ref().map(|firmware| firmware.uuid.clone()).unwrap_or_default();
+    if uuid.is_empty() { vmi.metadata.uid.clone().unwrap_or_default() } else { uuid }
 }
 
 fn instance_type(vmi: &v1::VirtualMachineInstance) -> Option<String> {
     let annotations = vmi.metadata.annotations.as_ref()?;
-    let named = annotations
-        .get(names::CLUSTER_INSTANCETYPE_ANNOTATION)
-        .filter(|name| !name.is_empty());
-    named
-        .or_else(|| annotations.get(names::INSTANCETYPE_ANNOTATION))
-        .filter(|name| !name.is_empty())
-        .cloned()
+    let named = annotations.get(names::CLUSTER_INSTANCETYPE_ANNOTATION).filter(|name| !name.is_empty());
+    named.or_else(|| annotations.get(names::INSTANCETYPE_ANNOTATION)).filter(|name| !name.is_empty()).cloned()
 }

@@ -63,18 +63,11 @@ impl Context {
     pub fn upstream(data: &serde_json::Value, arch: Arch) -> Result<Self, serde_json::Error> {
         let mut data = data.clone();
         let extra = data.get(format!("{}_extra", arch.go_name())).cloned();
-        if let (Some(fields), Some(serde_json::Value::Object(extra))) =
-            (data.as_object_mut(), extra)
-        {
+        if let (Some(fields), Some(serde_json::Value::Object(extra))) = (data.as_object_mut(), extra) {
             fields.extend(extra);
         }
         let layout = Layout::upstream();
-        Ok(Self {
-            arch,
-            layout,
-            as_upstream: true,
-            ..serde_json::from_value(data)?
-        })
+        Ok(Self { arch, layout, as_upstream: true, ..serde_json::from_value(data)? })
     }
 
     /// The machine will be emulated, and what emulation lacks is to be left out.
@@ -203,6 +196,5 @@ fn one_arch<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arch, D::Error
         OneOrMany::One(name) => name,
         OneOrMany::Many(names) => names.into_iter().next().unwrap_or_default(),
     };
-    Arch::parse(&name)
-        .ok_or_else(|| serde::de::Error::custom(format!("unknown architecture {name:?}")))
+    Arch::parse(&name).ok_or_else(|| serde::de::Error::custom(format!("unknown architecture {name:?}")))
 }

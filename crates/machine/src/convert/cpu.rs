@@ -12,76 +12,40 @@ pub(super) fn convert(c: &mut Conversion<'_>) -> Cpu {
     let spec_cpu = c.vmi.spec.domain.cpu.as_ref();
     let requested = topology(c.vmi);
     let (topology, vcpus, slots) = with_hotplug(c, requested, spec_cpu);
-    let cpu = Cpu {
-        mode: mode(c, spec_cpu),
-        features: features(c, spec_cpu),
-        topology,
-        vcpus,
-        slots,
-        ..Cpu::default()
-    };
-    Cpu {
-        numa: synthetic_numa(c, cpu.vcpus),
-        ..cpu
-    }
+    let cpu =
+        Cpu { mode: mode(c, spec_cpu), features: features(c, spec_cpu), topology, vcpus, slots, ..Cpu::default() };
+    Cpu { numa: synthetic_numa(c, cpu.vcpus), ..cpu }
 }
 
 /// The topology the VMI asks for, without room to grow.
 pub(crate) fn topology(vmi: &VirtualMachineInstance) -> Topology {
     let domain = &vmi.spec.domain;
-    let (cores, sockets, threads) = domain
-        .cpu
-        .as_ref()
-        .map_or((0, 0, 0), |cpu| (cpu.cores, cpu.sockets, cpu.threads));
+    let (cores, sockets, threads) = domain.cpu.as_ref().map_or((0, 0, 0), |cpu| (cpu.cores, cpu.sockets, cpu.threads));
     if (cores, sockets, threads) != (0, 0, 0) {
-        return Topology {
-            sockets: sockets.max(1),
-            cores: cores.max(1),
-            threads: threads.max(1),
-        };
+        return Topology { sockets: sockets.max(1), cores: cores.max(1), threads: threads.max(1) };
     }
     // Sockets, because guests do best with them when nothing was said.
-    let wanted = resource(&domain.resources.limits, "cpu")
-        .or_else(|| resource(&domain.resources.requests, "cpu"));
+    let wanted = resource(&domain.resources.limits, "cpu").or_else(|| resource(&domain.resources.requests, "cpu"));
     let sockets = wanted.map_or(1, |quantity| u32::try_from(quantity.value()).unwrap_or(1));
-    Topology {
-        sockets,
-        cores: 1,
-        threads: 1,
-    }
+    Topology { sockets, cores: 1, threads: 1 }
 }
 
 pub(crate) fn vcpus(topology: &Topology) -> u32 {
-    topology
-        .sockets
-        .saturating_mul(topology.cores)
-        .saturating_mul(topology.threads)
+    topology.sockets.saturating_mul(topology.cores).saturating_mul(topology.threads)
 }
 
 /// With a maximum of sockets all of them are there from the start, but only the requested ones are plugged.
-fn with_hotplug(
-    c: &Conversion<'_>,
-    requested: Topology,
-    cpu: Option<&v1::CPU>,
-) -> (Topology, u32, Vec<VcpuSlot>) {
+fn with_hotplug(c: &Conversion<'_>, requested: Topology, cpu: Option<&v1::CPU>) -> (Topology, u32, Vec<VcpuSlot>) {
     let enabled = vcpus(&requested);
     let max_sockets = cpu.map_or(0, |cpu| cpu.max_sockets);
     if max_sockets == 0 || !arch::has_cpu_hotplug(c.ctx.arch) {
         return (requested, enabled, Vec::new());
     }
-    let full = Topology {
-        sockets: max_sockets,
-        ..requested
-    };
+    let full = Topology { sockets: max_sockets, ..requested };
     let count = vcpus(&full);
     let fixed = full.cores.saturating_mul(full.threads);
-    let slots = (0..count)
-        .map(|id| VcpuSlot {
-            id,
-            enabled: id < enabled,
-            hotpluggable: id >= fixed,
-        })
-        .collect::<Vec<_>>();
+    let slots =
+        (0..count).map(|id| VcpuSlot { id, enabled: id < enabled, hotpluggable: id >= fixed }).collect::<Vec<_>>();
     (full, count, slots)
 }
 
@@ -106,34 +70,18 @@ fn features(c: &Conversion<'_>, cpu: Option<&v1::CPU>) -> Vec<CpuFeature> {
         })
         .collect();
     let is_host_cpu = cpu.model == HOST_MODEL || cpu.model == HOST_PASSTHROUGH;
-    if arch::needs_mpx_disabled(c.ctx.arch)
-        && !is_host_cpu
-        && !features.iter().any(|f| f.name == "mpx")
-    {
-        features.push(CpuFeature {
-            name: "mpx".into(),
-            policy: Some("disable".into()),
-        });
+    if arch::needs_mpx_disabled(c.ctx.arch) && !is_host_cpu && !features.iter().any(|f| f.name == "mpx") {
+        features.push(CpuFeature { name: "mpx".into(), policy: Some("disable".into()) });
     }
     features
 }
 
 /// Shared memory by memfd needs a NUMA cell to hang on.
 fn synthetic_numa(c: &mut Conversion<'_>, vcpus: u32) -> Vec<NumaCell> {
-    let has_numa = c
-        .vmi
-        .spec
-        .domain
-        .cpu
-        .as_ref()
-        .is_some_and(|cpu| cpu.numa.is_some());
+    let has_numa = c.vmi.spec.domain.cpu.as_ref().is_some_and(|cpu| cpu.numa.is_some());
     if has_numa || !arch::has_memfd(c.ctx.arch) || !memory::needs_memfd(c.vmi) {
         return Vec::new();
     }
     let bytes = memory::guest_memory(c);
-    vec![NumaCell {
-        cpus: format!("0-{}", vcpus.saturating_sub(1)),
-        bytes,
-        ..NumaCell::default()
-    }]
+    vec![NumaCell { cpus: format!("0-{}", vcpus.saturating_sub(1)), bytes, ..NumaCell::default() }]
 }

@@ -4,8 +4,8 @@ use ferrovirt_api::names;
 
 use super::{Conversion, arch, disks};
 use crate::spec::{
-    Arch, Balloon, Channel, Controller, Devices, Filesystem, Graphics, Input, Rng, SerialConsole,
-    Sound, Tpm, Video, Vsock, Watchdog,
+    Arch, Balloon, Channel, Controller, Devices, Filesystem, Graphics, Input, Rng, SerialConsole, Sound, Tpm, Video,
+    Vsock, Watchdog,
 };
 
 const GUEST_AGENT_CHANNEL: &str = "org.qemu.guest_agent.0";
@@ -21,16 +21,10 @@ pub(super) fn convert(c: &mut Conversion<'_>) -> Devices {
     let source = &vmi.spec.domain.devices;
     Devices {
         channels: channels(c),
-        panics: source
-            .panic_devices
-            .iter()
-            .map(|panic| panic.model.clone())
-            .collect(),
+        panics: source.panic_devices.iter().map(|panic| panic.model.clone()).collect(),
         controllers: controllers(c),
         video: has_graphics(c).then(|| video(c)),
-        graphics: has_graphics(c).then(|| Graphics {
-            socket: socket(c, "virt-vnc"),
-        }),
+        graphics: has_graphics(c).then(|| Graphics { socket: socket(c, "virt-vnc") }),
         balloon: Some(balloon(c)),
         inputs: inputs(c),
         serial: serial(c),
@@ -42,9 +36,7 @@ pub(super) fn convert(c: &mut Conversion<'_>) -> Devices {
             address: None,
         }),
         usb_redirections: match source.client_passthrough {
-            Some(_) => (0..USB_REDIRECTIONS)
-                .map(|index| socket(c, &format!("virt-usbredir-{index}")))
-                .collect(),
+            Some(_) => (0..USB_REDIRECTIONS).map(|index| socket(c, &format!("virt-usbredir-{index}"))).collect(),
             None => Vec::new(),
         },
         filesystems: source
@@ -58,82 +50,47 @@ pub(super) fn convert(c: &mut Conversion<'_>) -> Devices {
             .collect(),
         sound: sound(c),
         tpm: tpm(c),
-        vsock: vmi.status.vsockcid.map(|cid| Vsock {
-            model: "virtio-non-transitional".into(),
-            cid,
-        }),
+        vsock: vmi.status.vsockcid.map(|cid| Vsock { model: "virtio-non-transitional".into(), cid }),
         ..Devices::default()
     }
 }
 
 fn channels(c: &Conversion<'_>) -> Vec<Channel> {
     // The management daemon decides where the agent's socket lies.
-    let mut channels = vec![Channel {
-        name: GUEST_AGENT_CHANNEL.into(),
-        path: None,
-    }];
+    let mut channels = vec![Channel { name: GUEST_AGENT_CHANNEL.into(), path: None }];
     if c.vmi.spec.domain.devices.downward_metrics.is_some() {
-        let path = format!(
-            "{}/downwardmetrics-channel/downwardmetrics.sock",
-            c.ctx.layout.private
-        );
-        channels.push(Channel {
-            name: METRICS_CHANNEL.into(),
-            path: Some(path),
-        });
+        let path = format!("{}/downwardmetrics-channel/downwardmetrics.sock", c.ctx.layout.private);
+        channels.push(Channel { name: METRICS_CHANNEL.into(), path: Some(path) });
     }
     channels
 }
 
 fn controllers(c: &Conversion<'_>) -> Vec<Controller> {
     let iommu = c.uses_iommu();
-    let usb = if arch::usb_needed(c.ctx.arch, c.vmi) {
-        "qemu-xhci"
-    } else {
-        "none"
-    };
+    let usb = if arch::usb_needed(c.ctx.arch, c.vmi) { "qemu-xhci" } else { "none" };
     let mut controllers = vec![controller("usb", usb)];
     if disks::needs_scsi_controller(c) {
         let (io_thread, queues) = disks::scsi_thread(c).unzip();
         let model = arch::scsi_model(c.ctx.arch, c.virtio_model());
-        controllers.push(Controller {
-            io_thread,
-            queues,
-            iommu,
-            ..controller("scsi", &model)
-        });
+        controllers.push(Controller { io_thread, queues, iommu, ..controller("scsi", &model) });
     }
-    let hole64 = annotation(c, names::DISABLE_PCI_HOLE64)
-        .is_some_and(|value| value.eq_ignore_ascii_case("true"));
+    let hole64 = annotation(c, names::DISABLE_PCI_HOLE64).is_some_and(|value| value.eq_ignore_ascii_case("true"));
     if hole64 && arch::can_disable_pci_hole64(c.ctx.arch) {
-        controllers.push(Controller {
-            pci_hole64_kib: Some(0),
-            ..controller("pci", "pcie-root")
-        });
+        controllers.push(Controller { pci_hole64_kib: Some(0), ..controller("pci", "pcie-root") });
     }
     if has_serial(c) {
-        controllers.push(Controller {
-            iommu,
-            ..controller("virtio-serial", c.virtio_model())
-        });
+        controllers.push(Controller { iommu, ..controller("virtio-serial", c.virtio_model()) });
     }
     controllers
 }
 
 fn controller(kind: &str, model: &str) -> Controller {
-    Controller {
-        kind: kind.into(),
-        model: Some(model.into()),
-        ..Controller::default()
-    }
+    Controller { kind: kind.into(), model: Some(model.into()), ..Controller::default() }
 }
 
 fn balloon(c: &Conversion<'_>) -> Balloon {
     if c.vmi.spec.domain.devices.autoattach_mem_balloon == Some(false) {
-        return Balloon {
-            model: "none".into(),
-            ..Balloon::default()
-        };
+        return Balloon { model: "none".into(), ..Balloon::default() };
     }
     Balloon {
         model: c.virtio_model().into(),
@@ -147,36 +104,14 @@ fn balloon(c: &Conversion<'_>) -> Balloon {
 fn video(c: &Conversion<'_>) -> Video {
     let heads = Some(1);
     if let Some(video) = &c.vmi.spec.domain.devices.video {
-        return Video {
-            model: video.type_.clone(),
-            heads,
-            vram_kib: Some(VIDEO_MEMORY_KIB),
-        };
+        return Video { model: video.type_.clone(), heads, vram_kib: Some(VIDEO_MEMORY_KIB) };
     }
-    let is_efi = c
-        .vmi
-        .spec
-        .domain
-        .firmware
-        .as_ref()
-        .and_then(|firmware| firmware.bootloader.as_ref());
+    let is_efi = c.vmi.spec.domain.firmware.as_ref().and_then(|firmware| firmware.bootloader.as_ref());
     let is_efi = is_efi.is_some_and(|bootloader| bootloader.efi.is_some());
     match c.ctx.arch {
-        Arch::X86_64 if c.ctx.bochs_for_efi_guests && is_efi => Video {
-            model: "bochs".into(),
-            heads,
-            vram_kib: None,
-        },
-        Arch::X86_64 => Video {
-            model: "vga".into(),
-            heads,
-            vram_kib: Some(VIDEO_MEMORY_KIB),
-        },
-        Arch::Aarch64 | Arch::S390x => Video {
-            model: "virtio".into(),
-            heads,
-            vram_kib: None,
-        },
+        Arch::X86_64 if c.ctx.bochs_for_efi_guests && is_efi => Video { model: "bochs".into(), heads, vram_kib: None },
+        Arch::X86_64 => Video { model: "vga".into(), heads, vram_kib: Some(VIDEO_MEMORY_KIB) },
+        Arch::Aarch64 | Arch::S390x => Video { model: "virtio".into(), heads, vram_kib: None },
     }
 }
 
@@ -186,19 +121,12 @@ fn inputs(c: &mut Conversion<'_>) -> Vec<Input> {
     let mut inputs = Vec::new();
     for (index, input) in source.iter().enumerate() {
         let field = format!("spec.domain.devices.inputs[{index}]");
-        let bus = if input.bus.is_empty() {
-            "usb"
-        } else {
-            &input.bus
-        };
+        let bus = if input.bus.is_empty() { "usb" } else { &input.bus };
         if bus != "usb" && bus != "virtio" {
             c.refuse(format!("{field}.bus"), format!("unknown bus {bus:?}"));
         }
         if input.type_ != "tablet" {
-            c.refuse(
-                format!("{field}.type"),
-                format!("unknown input device {:?}", input.type_),
-            );
+            c.refuse(format!("{field}.type"), format!("unknown input device {:?}", input.type_));
         }
         inputs.push(Input {
             kind: input.type_.clone(),
@@ -211,11 +139,7 @@ fn inputs(c: &mut Conversion<'_>) -> Vec<Input> {
     if !has_graphics(c) {
         return inputs;
     }
-    let plain = |kind: &str, bus: &str| Input {
-        kind: kind.into(),
-        bus: bus.into(),
-        ..Input::default()
-    };
+    let plain = |kind: &str, bus: &str| Input { kind: kind.into(), bus: bus.into(), ..Input::default() };
     match c.ctx.arch {
         Arch::X86_64 => {}
         Arch::Aarch64 => {
@@ -232,52 +156,25 @@ fn inputs(c: &mut Conversion<'_>) -> Vec<Input> {
 fn serial(c: &Conversion<'_>) -> Option<SerialConsole> {
     let path = socket(c, "virt-serial0");
     let log = c.ctx.serial_console_log.then(|| format!("{path}-log"));
-    has_serial(c).then(|| SerialConsole {
-        socket: path,
-        log,
-        target: "serial".into(),
-    })
+    has_serial(c).then(|| SerialConsole { socket: path, log, target: "serial".into() })
 }
 
 fn watchdog(c: &mut Conversion<'_>) -> Option<Watchdog> {
     let vmi = c.vmi;
     let source = vmi.spec.domain.devices.watchdog.as_ref()?;
     let (model, action) = match c.ctx.arch {
-        Arch::X86_64 => (
-            "i6300esb",
-            source
-                .i6300esb
-                .as_ref()
-                .map(|watchdog| watchdog.action.clone()),
-        ),
-        Arch::S390x => (
-            "diag288",
-            source
-                .diag288
-                .as_ref()
-                .map(|watchdog| watchdog.action.clone()),
-        ),
+        Arch::X86_64 => ("i6300esb", source.i6300esb.as_ref().map(|watchdog| watchdog.action.clone())),
+        Arch::S390x => ("diag288", source.diag288.as_ref().map(|watchdog| watchdog.action.clone())),
         Arch::Aarch64 => {
-            c.refuse(
-                "spec.domain.devices.watchdog",
-                "arm64 machines have no watchdog",
-            );
+            c.refuse("spec.domain.devices.watchdog", "arm64 machines have no watchdog");
             return None;
         }
     };
     let Some(action) = action else {
-        c.refuse(
-            "spec.domain.devices.watchdog",
-            format!("{:?} names no {model} device", source.name),
-        );
+        c.refuse("spec.domain.devices.watchdog", format!("{:?} names no {model} device", source.name));
         return None;
     };
-    Some(Watchdog {
-        alias: source.name.clone(),
-        model: model.into(),
-        action,
-        address: None,
-    })
+    Some(Watchdog { alias: source.name.clone(), model: model.into(), action, address: None })
 }
 
 fn sound(c: &mut Conversion<'_>) -> Option<Sound> {
@@ -287,17 +184,11 @@ fn sound(c: &mut Conversion<'_>) -> Option<Sound> {
         "" => "ich9",
         model @ ("ich9" | "ac97") => model,
         other => {
-            c.refuse(
-                "spec.domain.devices.sound.model",
-                format!("unknown model {other:?}"),
-            );
+            c.refuse("spec.domain.devices.sound.model", format!("unknown model {other:?}"));
             return None;
         }
     };
-    Some(Sound {
-        alias: source.name.clone(),
-        model: model.into(),
-    })
+    Some(Sound { alias: source.name.clone(), model: model.into() })
 }
 
 fn tpm(c: &Conversion<'_>) -> Option<Tpm> {
@@ -308,11 +199,7 @@ fn tpm(c: &Conversion<'_>) -> Option<Tpm> {
     let persistent = source.persistent == Some(true);
     // The CRB interface keeps its state over migration; TIS is what older guests know.
     let model = if persistent { "tpm-crb" } else { "tpm-tis" };
-    Some(Tpm {
-        model: model.into(),
-        version: "2.0".into(),
-        persistent,
-    })
+    Some(Tpm { model: model.into(), version: "2.0".into(), persistent })
 }
 
 fn has_graphics(c: &Conversion<'_>) -> bool {
@@ -324,18 +211,9 @@ fn has_serial(c: &Conversion<'_>) -> bool {
 }
 
 fn socket(c: &Conversion<'_>, name: &str) -> String {
-    format!(
-        "{}/{}/{name}",
-        c.ctx.layout.private,
-        c.vmi.metadata.uid.as_deref().unwrap_or_default()
-    )
+    format!("{}/{}/{name}", c.ctx.layout.private, c.vmi.metadata.uid.as_deref().unwrap_or_default())
 }
 
 fn annotation<'a>(c: &Conversion<'a>, key: &str) -> Option<&'a str> {
-    c.vmi
-        .metadata
-        .annotations
-        .as_ref()?
-        .get(key)
-        .map(String::as_str)
+    c.vmi.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }

@@ -6,8 +6,8 @@ use ferrovirt_api::v1;
 
 use super::{Conversion, arch, cpu, io_threads, pci, resource, volumes};
 use crate::spec::{
-    Arch, BlockSize, CacheMode, Disk, DiskAddress, DiskBus, DiskDevice, DiskFormat, DiskSource,
-    ErrorPolicy, IoMode, Tray,
+    Arch, BlockSize, CacheMode, Disk, DiskAddress, DiskBus, DiskDevice, DiskFormat, DiskSource, ErrorPolicy, IoMode,
+    Tray,
 };
 
 /// Socket of the persistent reservation helper.
@@ -32,19 +32,10 @@ pub(super) fn convert(c: &mut Conversion<'_>) -> Vec<Disk> {
             disk.queues = queues;
             disk.iommu = c.uses_iommu();
         }
-        match c
-            .vmi
-            .spec
-            .volumes
-            .iter()
-            .position(|volume| volume.name == source.name)
-        {
+        match c.vmi.spec.volumes.iter().position(|volume| volume.name == source.name) {
             Some(position) => volumes::attach(c, position, &mut disk),
             None if source.cdrom.is_some() => eject(&mut disk),
-            None => c.refuse(
-                format!("{field}.name"),
-                format!("there is no volume {:?}", source.name),
-            ),
+            None => c.refuse(format!("{field}.name"), format!("there is no volume {:?}", source.name)),
         }
         if source.cdrom.is_none() {
             claim_size(c, &mut disk);
@@ -69,17 +60,10 @@ pub(super) fn convert(c: &mut Conversion<'_>) -> Vec<Disk> {
 
 pub(super) fn bus_of(disk: &v1::Disk) -> &str {
     let lun = disk.lun.as_ref().map(|lun| &lun.bus);
-    lun.or(disk.disk.as_ref().map(|disk| &disk.bus))
-        .or(disk.cdrom.as_ref().map(|cdrom| &cdrom.bus))
-        .map_or("", |b| b)
+    lun.or(disk.disk.as_ref().map(|disk| &disk.bus)).or(disk.cdrom.as_ref().map(|cdrom| &cdrom.bus)).map_or("", |b| b)
 }
 
-fn device(
-    c: &mut Conversion<'_>,
-    field: &str,
-    source: &v1::Disk,
-    namer: &mut DeviceNamer,
-) -> Option<Disk> {
+fn device(c: &mut Conversion<'_>, field: &str, source: &v1::Disk, namer: &mut DeviceNamer) -> Option<Disk> {
     let bus = match bus_of(source) {
         "virtio" => DiskBus::Virtio,
         "sata" => DiskBus::Sata,
@@ -97,28 +81,18 @@ fn device(
         target,
         cache: cache(c, field, source),
         io: io(c, field, source),
-        boot_order: source
-            .boot_order
-            .and_then(|order| u32::try_from(order).ok()),
+        boot_order: source.boot_order.and_then(|order| u32::try_from(order).ok()),
         ..Disk::default()
     };
     let discard = !c.ctx.volumes_discard_ignore.contains(&source.name);
-    let scsi_address = (bus == DiskBus::Scsi).then_some(DiskAddress::Drive {
-        controller: 0,
-        bus: 0,
-        target: 0,
-        unit,
-    });
+    let scsi_address = (bus == DiskBus::Scsi).then_some(DiskAddress::Drive { controller: 0, bus: 0, target: 0, unit });
     if let Some(target) = &source.disk {
         disk.device = DiskDevice::Disk;
         disk.discard = discard;
         disk.read_only = target.readonly;
         if target.readonly && bus == DiskBus::Sata && !c.ctx.as_upstream {
             // libvirt would refuse the machine later, and less kindly.
-            c.refuse(
-                format!("{field}.disk.readonly"),
-                "SATA disks cannot be read-only; use virtio, scsi or a cdrom",
-            );
+            c.refuse(format!("{field}.disk.readonly"), "SATA disks cannot be read-only; use virtio, scsi or a cdrom");
         }
         disk.address = scsi_address;
         disk.serial = Some(source.serial.clone()).filter(|serial| !serial.is_empty());
@@ -128,9 +102,7 @@ fn device(
         if !target.pci_address.is_empty() {
             let field = format!("{field}.disk.pciAddress");
             match pci::parse(&target.pci_address) {
-                _ if bus != DiskBus::Virtio => {
-                    c.refuse(field, "only virtio disks can have a PCI address")
-                }
+                _ if bus != DiskBus::Virtio => c.refuse(field, "only virtio disks can have a PCI address"),
                 Some(address) => disk.address = Some(DiskAddress::Pci(address)),
                 None => c.refuse(field, format!("{:?} is no PCI address", target.pci_address)),
             }
@@ -138,10 +110,7 @@ fn device(
         if source.shareable == Some(true) {
             disk.shareable = true;
             if *disk.cache.get_or_insert(CacheMode::None) != CacheMode::None {
-                c.refuse(
-                    format!("{field}.cache"),
-                    "a shareable disk needs cache none",
-                );
+                c.refuse(format!("{field}.cache"), "a shareable disk needs cache none");
             }
         }
     } else if let Some(lun) = &source.lun {
@@ -176,10 +145,7 @@ fn cache(c: &mut Conversion<'_>, field: &str, source: &v1::Disk) -> Option<Cache
         "writethrough" => Some(CacheMode::Writethrough),
         "writeback" => Some(CacheMode::Writeback),
         other => {
-            c.refuse(
-                format!("{field}.cache"),
-                format!("unknown cache mode {other:?}"),
-            );
+            c.refuse(format!("{field}.cache"), format!("unknown cache mode {other:?}"));
             None
         }
     }
@@ -204,10 +170,7 @@ fn error_policy(c: &mut Conversion<'_>, field: &str, source: &v1::Disk) -> Optio
         Some("report") => Some(ErrorPolicy::Report),
         Some("enospace") => Some(ErrorPolicy::Enospace),
         Some(other) => {
-            c.refuse(
-                format!("{field}.errorPolicy"),
-                format!("unknown error policy {other:?}"),
-            );
+            c.refuse(format!("{field}.errorPolicy"), format!("unknown error policy {other:?}"));
             None
         }
     }
@@ -216,10 +179,7 @@ fn error_policy(c: &mut Conversion<'_>, field: &str, source: &v1::Disk) -> Optio
 fn block_size(c: &mut Conversion<'_>, field: &str, source: &v1::Disk) -> Option<BlockSize> {
     let custom = source.block_size.as_ref()?.custom.as_ref()?;
     if c.ctx.arch == Arch::S390x && custom.logical.max(custom.physical) > MAX_BLOCK_SIZE_S390X {
-        c.refuse(
-            format!("{field}.blockSize.custom"),
-            format!("s390x allows at most {MAX_BLOCK_SIZE_S390X}"),
-        );
+        c.refuse(format!("{field}.blockSize.custom"), format!("s390x allows at most {MAX_BLOCK_SIZE_S390X}"));
     }
     let small = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
     Some(BlockSize {
@@ -231,21 +191,12 @@ fn block_size(c: &mut Conversion<'_>, field: &str, source: &v1::Disk) -> Option<
 
 /// What the volume's claim offers, as the VMI's status has it.
 fn claim_size(c: &Conversion<'_>, disk: &mut Disk) {
-    let status = c
-        .vmi
-        .status
-        .volume_status
-        .iter()
-        .find(|status| status.name == disk.name);
+    let status = c.vmi.status.volume_status.iter().find(|status| status.name == disk.name);
     let Some(claim) = status.and_then(|status| status.persistent_volume_claim_info.as_ref()) else {
         return;
     };
-    disk.filesystem_overhead
-        .clone_from(&claim.filesystem_overhead);
-    let sizes = (
-        resource(&claim.capacity, "storage"),
-        resource(&claim.requests, "storage"),
-    );
+    disk.filesystem_overhead.clone_from(&claim.filesystem_overhead);
+    let sizes = (resource(&claim.capacity, "storage"), resource(&claim.requests, "storage"));
     if let (Some(capacity), Some(request)) = sizes {
         disk.capacity = Some(capacity.min(request).as_bytes());
     }
@@ -259,20 +210,10 @@ struct DeviceNamer {
 
 impl DeviceNamer {
     fn new(vmi: &v1::VirtualMachineInstance) -> Self {
-        let mut namer = Self {
-            known: BTreeMap::new(),
-            used: Vec::new(),
-        };
+        let mut namer = Self { known: BTreeMap::new(), used: Vec::new() };
         for disk in &vmi.spec.domain.devices.disks {
-            let status = vmi
-                .status
-                .volume_status
-                .iter()
-                .find(|status| status.name == disk.name);
-            let Some(target) = status
-                .map(|status| &status.target)
-                .filter(|target| !target.is_empty())
-            else {
+            let status = vmi.status.volume_status.iter().find(|status| status.name == disk.name);
+            let Some(target) = status.map(|status| &status.target).filter(|target| !target.is_empty()) else {
                 continue;
             };
             namer.known.insert(disk.name.clone(), target.clone());
@@ -284,11 +225,7 @@ impl DeviceNamer {
     /// The name, and its number among those of the same prefix.
     fn name(&mut self, disk: &str, bus: DiskBus) -> (String, u32) {
         let prefix = if bus == DiskBus::Virtio { "vd" } else { "sd" };
-        let known = self
-            .known
-            .get(disk)
-            .filter(|name| name.starts_with(prefix))
-            .cloned();
+        let known = self.known.get(disk).filter(|name| name.starts_with(prefix)).cloned();
         let mut index = 0;
         loop {
             let name = device_name(prefix, index);
@@ -330,17 +267,10 @@ pub(super) fn needs_scsi_controller(c: &Conversion<'_>) -> bool {
 pub(super) fn scsi_thread(c: &Conversion<'_>) -> Option<(u32, u32)> {
     let automatic = io_threads::plan(c.vmi)?.automatic;
     let disks = &c.vmi.spec.domain.devices.disks;
-    if automatic == 0
-        || !disks
-            .iter()
-            .any(|disk| bus_of(disk) == "scsi" && io_threads::is_dedicated(disk))
-    {
+    if automatic == 0 || !disks.iter().any(|disk| bus_of(disk) == "scsi" && io_threads::is_dedicated(disk)) {
         return None;
     }
-    let shared = disks
-        .iter()
-        .filter(|disk| bus_of(disk) == "virtio" && !io_threads::is_dedicated(disk))
-        .count();
+    let shared = disks.iter().filter(|disk| bus_of(disk) == "virtio" && !io_threads::is_dedicated(disk)).count();
     let thread = u32::try_from(shared).unwrap_or(0) % automatic + 1;
     Some((thread, cpu::vcpus(&cpu::topology(c.vmi)).max(1)))
 }
@@ -363,14 +293,7 @@ mod tests {
 
     #[test]
     fn names_count_like_spreadsheet_columns() {
-        for (index, expected) in [
-            (0, "vda"),
-            (25, "vdz"),
-            (26, "vdaa"),
-            (51, "vdaz"),
-            (52, "vdba"),
-            (702, "vdaaa"),
-        ] {
+        for (index, expected) in [(0, "vda"), (25, "vdz"), (26, "vdaa"), (51, "vdaz"), (52, "vdba"), (702, "vdaaa")] {
             assert_eq!(device_name("vd", index), expected);
         }
     }

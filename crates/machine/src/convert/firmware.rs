@@ -9,19 +9,8 @@ use crate::spec::{AcpiTable, Arch, Boot, Firmware, KernelBoot, Preparation, Syst
 const PAUSED_BOOT_MENU_MS: u32 = 10_000;
 
 pub(super) fn convert(c: &mut Conversion<'_>) -> Firmware {
-    let machine = c
-        .vmi
-        .spec
-        .domain
-        .machine
-        .as_ref()
-        .map(|machine| machine.type_.clone())
-        .unwrap_or_default();
-    let machine_type = if machine.is_empty() {
-        arch::default_machine_type(c.ctx.arch).into()
-    } else {
-        machine
-    };
+    let machine = c.vmi.spec.domain.machine.as_ref().map(|machine| machine.type_.clone()).unwrap_or_default();
+    let machine_type = if machine.is_empty() { arch::default_machine_type(c.ctx.arch).into() } else { machine };
     let firmware = c.vmi.spec.domain.firmware.as_ref();
     Firmware {
         machine_type,
@@ -29,9 +18,7 @@ pub(super) fn convert(c: &mut Conversion<'_>) -> Firmware {
         boot: boot(c, firmware),
         kernel: firmware.and_then(|firmware| kernel(c, firmware)),
         boot_menu_ms: starts_paused(c.vmi).then_some(PAUSED_BOOT_MENU_MS),
-        acpi_tables: firmware
-            .map(|firmware| acpi_tables(c, firmware))
-            .unwrap_or_default(),
+        acpi_tables: firmware.map(|firmware| acpi_tables(c, firmware)).unwrap_or_default(),
     }
 }
 
@@ -61,11 +48,7 @@ pub(super) fn system_info(c: &Conversion<'_>) -> SystemInfo {
             entry("sku", &chassis.sku),
         ]
     });
-    SystemInfo {
-        system,
-        chassis: chassis.unwrap_or_default(),
-        ..SystemInfo::default()
-    }
+    SystemInfo { system, chassis: chassis.unwrap_or_default(), ..SystemInfo::default() }
 }
 
 pub(super) fn starts_paused(vmi: &v1::VirtualMachineInstance) -> bool {
@@ -75,24 +58,13 @@ pub(super) fn starts_paused(vmi: &v1::VirtualMachineInstance) -> bool {
 fn boot(c: &mut Conversion<'_>, firmware: Option<&v1::Firmware>) -> Boot {
     let bootloader = firmware.and_then(|firmware| firmware.bootloader.as_ref());
     let Some(efi) = bootloader.and_then(|bootloader| bootloader.efi.as_ref()) else {
-        let use_serial = bootloader
-            .and_then(|bootloader| bootloader.bios.as_ref())
-            .and_then(|bios| bios.use_serial);
-        return Boot::Bios {
-            use_serial: use_serial.filter(|serial| *serial),
-        };
+        let use_serial = bootloader.and_then(|bootloader| bootloader.bios.as_ref()).and_then(|bios| bios.use_serial);
+        return Boot::Bios { use_serial: use_serial.filter(|serial| *serial) };
     };
     let ctx = c.ctx;
     let Some(configuration) = &ctx.efi_configuration else {
-        let wanted = if efi.secure_boot.unwrap_or(true) {
-            "EFI firmware with secure boot"
-        } else {
-            "EFI firmware"
-        };
-        c.refuse(
-            "spec.domain.firmware.bootloader.efi",
-            format!("the launcher's image has no {wanted}"),
-        );
+        let wanted = if efi.secure_boot.unwrap_or(true) { "EFI firmware with secure boot" } else { "EFI firmware" };
+        c.refuse("spec.domain.firmware.bootloader.efi", format!("the launcher's image has no {wanted}"));
         return Boot::default();
     };
     let name = c.vmi.metadata.name.as_deref().unwrap_or_default();
@@ -110,19 +82,11 @@ fn boot(c: &mut Conversion<'_>, firmware: Option<&v1::Firmware>) -> Boot {
     let security = c.vmi.spec.domain.launch_security.as_ref();
     if security.is_some_and(|security| security.snp.is_some() || security.tdx.is_some()) {
         let (code, secure) = (configuration.efi_code.clone(), configuration.secure_loader);
-        return Boot::Efi {
-            code,
-            vars_template: String::new(),
-            nvram: String::new(),
-            secure,
-        };
+        return Boot::Efi { code, vars_template: String::new(), nvram: String::new(), secure };
     }
     let template = configuration.efi_vars.clone();
     if !template.is_empty() {
-        c.prepare(Preparation::Nvram {
-            path: nvram.clone(),
-            template: template.clone(),
-        });
+        c.prepare(Preparation::Nvram { path: nvram.clone(), template: template.clone() });
     }
     Boot::Efi {
         code: configuration.efi_code.clone(),
@@ -134,10 +98,7 @@ fn boot(c: &mut Conversion<'_>, firmware: Option<&v1::Firmware>) -> Boot {
 
 fn kernel(c: &mut Conversion<'_>, firmware: &v1::Firmware) -> Option<KernelBoot> {
     let source = firmware.kernel_boot.as_ref()?;
-    let mut kernel = KernelBoot {
-        arguments: source.kernel_args.clone(),
-        ..KernelBoot::default()
-    };
+    let mut kernel = KernelBoot { arguments: source.kernel_args.clone(), ..KernelBoot::default() };
     if let Some(container) = &source.container {
         match &c.ctx.kernel_boot {
             Some(files) => {
@@ -158,10 +119,7 @@ fn kernel(c: &mut Conversion<'_>, firmware: &v1::Firmware) -> Option<KernelBoot>
                 kernel.kernel = place(&container.kernel_path);
                 kernel.initrd = place(&container.initrd_path);
             }
-            None => c.refuse(
-                "spec.domain.firmware.kernelBoot.container",
-                "the kernel image is not there",
-            ),
+            None => c.refuse("spec.domain.firmware.kernelBoot.container", "the kernel image is not there"),
         }
     }
     Some(kernel)
@@ -172,10 +130,7 @@ fn acpi_tables(c: &mut Conversion<'_>, firmware: &v1::Firmware) -> Vec<AcpiTable
         return Vec::new();
     };
     if acpi.slic_name_ref.is_empty() && acpi.msdm_name_ref.is_empty() {
-        c.refuse(
-            "spec.domain.firmware.acpi",
-            "needs slicNameRef or msdmNameRef",
-        );
+        c.refuse("spec.domain.firmware.acpi", "needs slicNameRef or msdmNameRef");
     }
     let mut tables = Vec::new();
     for (kind, volume) in [("slic", &acpi.slic_name_ref), ("msdm", &acpi.msdm_name_ref)] {
@@ -183,13 +138,7 @@ fn acpi_tables(c: &mut Conversion<'_>, firmware: &v1::Firmware) -> Vec<AcpiTable
             continue;
         }
         let field = format!("spec.domain.firmware.acpi.{kind}NameRef");
-        match c
-            .vmi
-            .spec
-            .volumes
-            .iter()
-            .find(|candidate| candidate.name == *volume)
-        {
+        match c.vmi.spec.volumes.iter().find(|candidate| candidate.name == *volume) {
             Some(found) if found.secret.is_some() => tables.push(AcpiTable {
                 kind: kind.into(),
                 path: format!("{}/secret/{volume}/{kind}.bin", c.ctx.layout.private),

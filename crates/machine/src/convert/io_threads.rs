@@ -17,38 +17,20 @@ pub(super) struct IoThreads {
 pub(super) fn plan(vmi: &VirtualMachineInstance) -> Option<IoThreads> {
     let domain = &vmi.spec.domain;
     let policy = domain.io_threads_policy.as_deref();
-    let dedicated = count(
-        domain
-            .devices
-            .disks
-            .iter()
-            .filter(|disk| is_dedicated(disk))
-            .count(),
-    );
+    let dedicated = count(domain.devices.disks.iter().filter(|disk| is_dedicated(disk)).count());
     if policy.is_none() && dedicated == 0 {
         return None;
     }
-    let supplemental = domain
-        .io_threads
-        .as_ref()
-        .and_then(|threads| threads.supplemental_pool_thread_count);
+    let supplemental = domain.io_threads.as_ref().and_then(|threads| threads.supplemental_pool_thread_count);
     if let (Some(io_threads_policy::SUPPLEMENTAL_POOL), Some(threads)) = (policy, supplemental) {
-        return Some(IoThreads {
-            total: threads,
-            automatic: 0,
-            pool: (1..=threads).collect(),
-        });
+        return Some(IoThreads { total: threads, automatic: 0, pool: (1..=threads).collect() });
     }
     let mut automatic = count(domain.devices.disks.len()) - dedicated;
     let limit = limit(vmi, policy);
     if automatic + dedicated > limit {
         automatic = limit.saturating_sub(dedicated).max(1);
     }
-    Some(IoThreads {
-        total: automatic + dedicated,
-        automatic,
-        pool: Vec::new(),
-    })
+    Some(IoThreads { total: automatic + dedicated, automatic, pool: Vec::new() })
 }
 
 pub(super) fn is_dedicated(disk: &v1::Disk) -> bool {
@@ -64,8 +46,7 @@ fn limit(vmi: &VirtualMachineInstance, policy: Option<&str>) -> u32 {
                 return 1;
             }
             let resources = &vmi.spec.domain.resources;
-            let cpus =
-                resource(&resources.requests, "cpu").or_else(|| resource(&resources.limits, "cpu"));
+            let cpus = resource(&resources.requests, "cpu").or_else(|| resource(&resources.limits, "cpu"));
             2 * cpus.map_or(1, |cpus| u32::try_from(cpus.value()).unwrap_or(1))
         }
         Some(_) => 0,

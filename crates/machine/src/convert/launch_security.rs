@@ -18,10 +18,7 @@ pub(super) fn convert(c: &Conversion<'_>) -> Option<LaunchSecurity> {
         return None;
     }
     if let Some(sev) = &source.sev {
-        let encrypted = sev
-            .policy
-            .as_ref()
-            .is_some_and(|policy| policy.encrypted_state == Some(true));
+        let encrypted = sev.policy.as_ref().is_some_and(|policy| policy.encrypted_state == Some(true));
         let set = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         return Some(LaunchSecurity::Sev {
             policy: SEV_NO_DEBUG | if encrypted { SEV_ENCRYPTED_STATE } else { 0 },
@@ -30,15 +27,10 @@ pub(super) fn convert(c: &Conversion<'_>) -> Option<LaunchSecurity> {
         });
     }
     if source.snp.is_some() {
-        return Some(LaunchSecurity::SevSnp {
-            policy: SNP_SMT | SNP_RESERVED,
-        });
+        return Some(LaunchSecurity::SevSnp { policy: SNP_SMT | SNP_RESERVED });
     }
     source.tdx.as_ref()?;
     let annotations = c.vmi.metadata.annotations.as_ref();
-    let quote_socket =
-        annotations.and_then(|annotations| annotations.get(names::QGS_SOCKET_PATH_ANNOTATION));
-    Some(LaunchSecurity::Tdx {
-        quote_socket: quote_socket.cloned().filter(|path| !path.is_empty()),
-    })
+    let quote_socket = annotations.and_then(|annotations| annotations.get(names::QGS_SOCKET_PATH_ANNOTATION));
+    Some(LaunchSecurity::Tdx { quote_socket: quote_socket.cloned().filter(|path| !path.is_empty()) })
 }

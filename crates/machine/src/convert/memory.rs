@@ -12,33 +12,19 @@ pub(super) fn convert(c: &mut Conversion<'_>) -> Memory {
     let guest = memory.and_then(|memory| memory.guest.clone());
     let bytes = guest_memory(c);
     let max = max.filter(|max| guest.as_ref().is_none_or(|guest| !same(guest, max)));
-    let max = max.map(|max| MaxMemory {
-        bytes: to_bytes(c, "spec.domain.memory.maxGuest", &max),
-        slots: 0,
-    });
+    let max = max.map(|max| MaxMemory { bytes: to_bytes(c, "spec.domain.memory.maxGuest", &max), slots: 0 });
     if bytes == 0 {
         c.refuse("spec.domain.memory.guest", "no memory is requested");
     }
-    Memory {
-        bytes,
-        max,
-        backing: backing(c),
-    }
+    Memory { bytes, max, backing: backing(c) }
 }
 
 /// Guest memory in bytes: what is asked for explicitly, else the pod's request, else its limit.
 pub(super) fn guest_memory(c: &mut Conversion<'_>) -> u64 {
     let domain = &c.vmi.spec.domain;
-    let (field, quantity) = match domain
-        .memory
-        .as_ref()
-        .and_then(|memory| memory.guest.as_ref())
-    {
+    let (field, quantity) = match domain.memory.as_ref().and_then(|memory| memory.guest.as_ref()) {
         Some(guest) => ("spec.domain.memory.guest", guest),
-        None => match (
-            domain.resources.requests.get("memory"),
-            domain.resources.limits.get("memory"),
-        ) {
+        None => match (domain.resources.requests.get("memory"), domain.resources.limits.get("memory")) {
             (Some(request), _) => ("spec.domain.resources.requests.memory", request),
             (None, Some(limit)) => ("spec.domain.resources.limits.memory", limit),
             (None, None) => return 0,
@@ -66,32 +52,17 @@ fn backing(c: &Conversion<'_>) -> Option<MemoryBacking> {
         return None;
     }
     let memfd = arch::has_memfd(c.ctx.arch) && needs_memfd(c.vmi);
-    Some(MemoryBacking {
-        hugepages,
-        shared,
-        source: memfd.then(|| "memfd".into()),
-        ..MemoryBacking::default()
-    })
+    Some(MemoryBacking { hugepages, shared, source: memfd.then(|| "memfd".into()), ..MemoryBacking::default() })
 }
 
 fn has_hugepages(vmi: &VirtualMachineInstance) -> bool {
-    vmi.spec
-        .domain
-        .memory
-        .as_ref()
-        .is_some_and(|memory| memory.hugepages.is_some())
+    vmi.spec.domain.memory.as_ref().is_some_and(|memory| memory.hugepages.is_some())
 }
 
 fn needs_sharing(vmi: &VirtualMachineInstance) -> bool {
     let devices = &vmi.spec.domain.devices;
-    devices
-        .filesystems
-        .iter()
-        .any(|filesystem| filesystem.virtiofs.is_some())
-        || devices
-            .interfaces
-            .iter()
-            .any(|interface| interface.passt_binding.is_some())
+    devices.filesystems.iter().any(|filesystem| filesystem.virtiofs.is_some())
+        || devices.interfaces.iter().any(|interface| interface.passt_binding.is_some())
 }
 
 fn to_bytes(c: &mut Conversion<'_>, field: &str, wire: &WireQuantity) -> u64 {

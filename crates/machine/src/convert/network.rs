@@ -11,9 +11,7 @@ const TAP: &str = "tap";
 const PASST_LOG: &str = "/var/run/kubevirt/passt.log";
 const ISTIO_INJECTION: &str = "sidecar.istio.io/inject";
 /// Ports on which an Istio proxy listens.
-const ISTIO_PORTS: [u32; 10] = [
-    15000, 15001, 15004, 15006, 15008, 15009, 15020, 15021, 15053, 15090,
-];
+const ISTIO_PORTS: [u32; 10] = [15000, 15001, 15004, 15006, 15008, 15009, 15020, 15021, 15053, 15090];
 
 pub(super) fn convert(c: &mut Conversion<'_>) -> Vec<Interface> {
     let vmi = c.vmi;
@@ -23,23 +21,11 @@ pub(super) fn convert(c: &mut Conversion<'_>) -> Vec<Interface> {
         if source.state == interface_state::ABSENT {
             continue;
         }
-        if !vmi
-            .spec
-            .networks
-            .iter()
-            .any(|network| network.name == source.name)
-        {
-            c.refuse(
-                format!("{field}.name"),
-                format!("there is no network {:?}", source.name),
-            );
+        if !vmi.spec.networks.iter().any(|network| network.name == source.name) {
+            c.refuse(format!("{field}.name"), format!("there is no network {:?}", source.name));
             continue;
         }
-        let attached_by = c
-            .ctx
-            .domain_attachment_by_interface_name
-            .get(&source.name)
-            .map(String::as_str);
+        let attached_by = c.ctx.domain_attachment_by_interface_name.get(&source.name).map(String::as_str);
         let is_plugin = source.binding.is_some() && attached_by != Some(TAP);
         // Both are not interfaces of the domain: SR-IOV is a host device, a plugin brings its own.
         if source.sriov.is_some() || is_plugin {
@@ -52,36 +38,22 @@ pub(super) fn convert(c: &mut Conversion<'_>) -> Vec<Interface> {
 
 fn interface(c: &mut Conversion<'_>, field: &str, source: &v1::Interface) -> Option<Interface> {
     let is_virtio = source.model.is_empty() || source.model == "virtio";
-    let info = c
-        .ctx
-        .interfaces
-        .get(&source.name)
-        .cloned()
-        .unwrap_or_default();
+    let info = c.ctx.interfaces.get(&source.name).cloned().unwrap_or_default();
     let mac = Some(source.mac_address.clone()).filter(|mac| !mac.is_empty());
     let mut interface = Interface {
         name: source.name.clone(),
-        model: if is_virtio {
-            c.virtio_model().into()
-        } else {
-            source.model.clone()
-        },
+        model: if is_virtio { c.virtio_model().into() } else { source.model.clone() },
         mac: mac.or(info.mac),
         mtu: info.mtu,
         queues: queues(c).filter(|_| is_virtio),
         iommu: is_virtio && c.uses_iommu(),
-        acpi_index: u32::try_from(source.acpi_index)
-            .ok()
-            .filter(|index| *index > 0),
+        acpi_index: u32::try_from(source.acpi_index).ok().filter(|index| *index > 0),
         ..Interface::default()
     };
     if !source.pci_address.is_empty() {
         interface.address = pci::parse(&source.pci_address);
         if interface.address.is_none() {
-            c.refuse(
-                format!("{field}.pciAddress"),
-                format!("{:?} is no PCI address", source.pci_address),
-            );
+            c.refuse(format!("{field}.pciAddress"), format!("{:?} is no PCI address", source.pci_address));
         }
     }
     if source.passt_binding.is_some() {
@@ -89,18 +61,12 @@ fn interface(c: &mut Conversion<'_>, field: &str, source: &v1::Interface) -> Opt
         return Some(interface);
     }
     if source.slirp.is_some() || source.macvtap.is_some() || source.passt.is_some() {
-        c.refuse(
-            field,
-            "slirp, macvtap and passt were removed upstream; use masquerade or bridge",
-        );
+        c.refuse(field, "slirp, macvtap and passt were removed upstream; use masquerade or bridge");
         return None;
     }
     interface.attachment = Attachment::Tap { device: info.tap };
-    interface.boot_order = source
-        .boot_order
-        .and_then(|order| u32::try_from(order).ok());
-    interface.rom_disabled =
-        arch::has_rom_tuning(c.ctx.arch) && (source.boot_order.is_none() || c.uses_iommu());
+    interface.boot_order = source.boot_order.and_then(|order| u32::try_from(order).ok());
+    interface.rom_disabled = arch::has_rom_tuning(c.ctx.arch) && (source.boot_order.is_none() || c.uses_iommu());
     interface.link_down = source.state == interface_state::DOWN;
     Some(interface)
 }
@@ -108,29 +74,17 @@ fn interface(c: &mut Conversion<'_>, field: &str, source: &v1::Interface) -> Opt
 /// passt forwards the named ports, or all if none is named; those of an Istio proxy stay in the pod.
 fn passt(c: &mut Conversion<'_>, field: &str, source: &v1::Interface) -> Option<Attachment> {
     let vmi = c.vmi;
-    let status = vmi
-        .status
-        .interfaces
-        .iter()
-        .find(|status| status.name == source.name);
-    let device = status
-        .map(|status| status.pod_interface_name.clone())
-        .unwrap_or_default();
+    let status = vmi.status.interfaces.iter().find(|status| status.name == source.name);
+    let device = status.map(|status| status.pod_interface_name.clone()).unwrap_or_default();
     if device.is_empty() {
-        c.refuse(
-            field,
-            "the status does not say which interface of the pod this is",
-        );
+        c.refuse(field, "the status does not say which interface of the pod this is");
         return None;
     }
     let ports = |protocol: &str| -> Vec<u32> {
         let named = source.ports.iter().filter(|port| {
-            port.protocol.eq_ignore_ascii_case(protocol)
-                || (port.protocol.is_empty() && protocol == "tcp")
+            port.protocol.eq_ignore_ascii_case(protocol) || (port.protocol.is_empty() && protocol == "tcp")
         });
-        named
-            .filter_map(|port| u32::try_from(port.port).ok())
-            .collect()
+        named.filter_map(|port| u32::try_from(port.port).ok()).collect()
     };
     let annotations = vmi.metadata.annotations.as_ref();
     let injected = annotations.and_then(|annotations| annotations.get(ISTIO_INJECTION));
@@ -138,27 +92,14 @@ fn passt(c: &mut Conversion<'_>, field: &str, source: &v1::Interface) -> Option<
         Some(value) if value.eq_ignore_ascii_case("true") => ISTIO_PORTS.to_vec(),
         _ => Vec::new(),
     };
-    let tcp = PortForward {
-        protocol: "tcp".into(),
-        ports: ports("tcp"),
-        excluded,
-    };
-    let udp = PortForward {
-        protocol: "udp".into(),
-        ports: ports("udp"),
-        excluded: Vec::new(),
-    };
+    let tcp = PortForward { protocol: "tcp".into(), ports: ports("tcp"), excluded };
+    let udp = PortForward { protocol: "udp".into(), ports: ports("udp"), excluded: Vec::new() };
     let mut forwards = vec![tcp, udp];
-    let says_something =
-        |forward: &PortForward| !forward.ports.is_empty() || !forward.excluded.is_empty();
+    let says_something = |forward: &PortForward| !forward.ports.is_empty() || !forward.excluded.is_empty();
     if forwards.iter().any(says_something) {
         forwards.retain(says_something);
     }
-    Some(Attachment::Passt {
-        device,
-        log_file: Some(PASST_LOG.into()),
-        forwards,
-    })
+    Some(Attachment::Passt { device, log_file: Some(PASST_LOG.into()), forwards })
 }
 
 fn queues(c: &Conversion<'_>) -> Option<u32> {

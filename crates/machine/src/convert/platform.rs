@@ -9,16 +9,10 @@ pub(super) fn convert(c: &Conversion<'_>) -> Features {
     let Some(source) = &c.vmi.spec.domain.features else {
         return Features::default();
     };
-    let passthrough = source
-        .hyperv_passthrough
-        .as_ref()
-        .is_some_and(|p| p.enabled == Some(true));
+    let passthrough = source.hyperv_passthrough.as_ref().is_some_and(|p| p.enabled == Some(true));
     let hyperv = match &source.hyperv {
         Some(source) => Some(hyperv(source)),
-        None => passthrough.then(|| Hyperv {
-            passthrough,
-            ..Hyperv::default()
-        }),
+        None => passthrough.then(|| Hyperv { passthrough, ..Hyperv::default() }),
     };
     // QEMU does not start an emulated machine with them: they are KVM's.
     let hyperv = hyperv.filter(|_| !c.ctx.adapts_to_emulation());
@@ -40,22 +34,22 @@ fn hyperv(source: &v1::FeatureHyperv) -> Hyperv {
         passthrough: false,
         relaxed: state(&source.relaxed),
         vapic: state(&source.vapic),
-        spinlocks: source.spinlocks.as_ref().map(|spinlocks| Spinlocks {
-            enabled: on(spinlocks.enabled),
-            retries: spinlocks.spinlocks,
-        }),
+        spinlocks: source
+            .spinlocks
+            .as_ref()
+            .map(|spinlocks| Spinlocks { enabled: on(spinlocks.enabled), retries: spinlocks.spinlocks }),
         vpindex: state(&source.vpindex),
         runtime: state(&source.runtime),
         synic: state(&source.synic),
-        synic_timer: source.synictimer.as_ref().map(|timer| SynicTimer {
-            enabled: on(timer.enabled),
-            direct: state(&timer.direct),
-        }),
+        synic_timer: source
+            .synictimer
+            .as_ref()
+            .map(|timer| SynicTimer { enabled: on(timer.enabled), direct: state(&timer.direct) }),
         reset: state(&source.reset),
-        vendor_id: source.vendorid.as_ref().map(|vendor| VendorId {
-            enabled: on(vendor.enabled),
-            value: vendor.vendorid.clone(),
-        }),
+        vendor_id: source
+            .vendorid
+            .as_ref()
+            .map(|vendor| VendorId { enabled: on(vendor.enabled), value: vendor.vendorid.clone() }),
         frequencies: state(&source.frequencies),
         reenlightenment: state(&source.reenlightenment),
         tlb_flush: source.tlbflush.as_ref().map(|flush| TlbFlush {

@@ -39,10 +39,7 @@ pub(super) fn attach(c: &mut Conversion<'_>, position: usize, disk: &mut Disk) {
         let path = format!("{}/{name}/{base}", layout.vmi_disks);
         if host_disk.type_ == v1::values::host_disk_type::DISK_OR_CREATE {
             match Quantity::try_from(&host_disk.capacity) {
-                Ok(size) => c.prepare(Preparation::SparseFile {
-                    path: path.clone(),
-                    bytes: size.as_bytes(),
-                }),
+                Ok(size) => c.prepare(Preparation::SparseFile { path: path.clone(), bytes: size.as_bytes() }),
                 Err(error) => c.refuse(format!("{field}.hostDisk.capacity"), error.to_string()),
             }
         }
@@ -55,16 +52,7 @@ pub(super) fn attach(c: &mut Conversion<'_>, position: usize, disk: &mut Disk) {
         disk.source = claim(c, name, c.ctx.is_block_dv.get(name));
     } else if volume.ephemeral.is_some() {
         let base = claim(c, name, c.ctx.is_block_pvc.get(name));
-        overlay(
-            c,
-            name,
-            disk,
-            BackingStore {
-                source: base,
-                format: DiskFormat::Raw,
-            },
-            None,
-        );
+        overlay(c, name, disk, BackingStore { source: base, format: DiskFormat::Raw }, None);
     } else if let Some(empty) = &volume.empty_disk {
         not_a_lun(c, &field, disk);
         let path = format!("{}/{name}.qcow2", c.ctx.layout.empty_disks);
@@ -73,11 +61,7 @@ pub(super) fn attach(c: &mut Conversion<'_>, position: usize, disk: &mut Disk) {
         disk.source = file(path.clone());
         match Quantity::try_from(&empty.capacity) {
             Ok(size) => {
-                c.prepare(Preparation::EmptyDisk {
-                    path,
-                    format: DiskFormat::Qcow2,
-                    bytes: size.as_bytes(),
-                });
+                c.prepare(Preparation::EmptyDisk { path, format: DiskFormat::Qcow2, bytes: size.as_bytes() });
             }
             Err(error) => c.refuse(format!("{field}.emptyDisk.capacity"), error.to_string()),
         }
@@ -91,10 +75,7 @@ pub(super) fn attach(c: &mut Conversion<'_>, position: usize, disk: &mut Disk) {
         let (dir, path) = content_paths(&layout.private, "downwardapi", name);
         content(c, disk, dir, path, &source.volume_label);
     } else if volume.service_account.is_some() {
-        let path = format!(
-            "{}/service-account-disk/service-account.iso",
-            layout.private
-        );
+        let path = format!("{}/service-account-disk/service-account.iso", layout.private);
         let dir = layout.service_account.clone();
         content(c, disk, dir, path, "");
     } else if volume.downward_metrics.is_some() {
@@ -105,57 +86,26 @@ pub(super) fn attach(c: &mut Conversion<'_>, position: usize, disk: &mut Disk) {
         disk.cache = None;
         disk.io = None;
     } else {
-        c.refuse(
-            field,
-            format!("the volume of disk {name:?} has a source that cannot be a disk"),
-        );
+        c.refuse(field, format!("the volume of disk {name:?} has a source that cannot be a disk"));
     }
 }
 
-fn container_disk(
-    c: &mut Conversion<'_>,
-    field: &str,
-    position: usize,
-    name: &str,
-    disk: &mut Disk,
-) {
+fn container_disk(c: &mut Conversion<'_>, field: &str, position: usize, name: &str, disk: &mut Disk) {
     let found = c.ctx.disks_info.get(name).map(|info| ContainerDisk {
         path: format!("{}/disk_{position}.img", c.ctx.layout.container_disks),
         format: info.format,
         size: None,
     });
     let Some(image) = c.ctx.container_disks.get(name).cloned().or(found) else {
-        c.refuse(
-            format!("{field}.containerDisk"),
-            format!("the image of volume {name:?} is not there"),
-        );
+        c.refuse(format!("{field}.containerDisk"), format!("the image of volume {name:?} is not there"));
         return;
     };
-    overlay(
-        c,
-        name,
-        disk,
-        BackingStore {
-            source: file(image.path),
-            format: image.format,
-        },
-        image.size,
-    );
+    overlay(c, name, disk, BackingStore { source: file(image.path), format: image.format }, image.size);
 }
 
 /// Writes go to an overlay that ends with the machine.
-fn overlay(
-    c: &mut Conversion<'_>,
-    name: &str,
-    disk: &mut Disk,
-    base: BackingStore,
-    size: Option<u64>,
-) {
-    let directory = c
-        .ctx
-        .ephemeral_disk_base_dir
-        .as_deref()
-        .unwrap_or(&c.ctx.layout.ephemeral);
+fn overlay(c: &mut Conversion<'_>, name: &str, disk: &mut Disk, base: BackingStore, size: Option<u64>) {
+    let directory = c.ctx.ephemeral_disk_base_dir.as_deref().unwrap_or(&c.ctx.layout.ephemeral);
     let path = format!("{}/{name}/disk.qcow2", directory.trim_end_matches('/'));
     c.prepare(Preparation::Overlay {
         path: path.clone(),
@@ -171,42 +121,25 @@ fn overlay(
 
 fn claim(c: &Conversion<'_>, name: &str, is_block: Option<&bool>) -> DiskSource {
     if is_block == Some(&true) {
-        DiskSource::Block {
-            path: format!("{}/{name}", c.ctx.layout.block),
-            name: Some(name.into()),
-        }
+        DiskSource::Block { path: format!("{}/{name}", c.ctx.layout.block), name: Some(name.into()) }
     } else {
         file(format!("{}/{name}/disk.img", c.ctx.layout.vmi_disks))
     }
 }
 
 fn content(c: &mut Conversion<'_>, disk: &mut Disk, dir: String, path: String, label: &str) {
-    let label = if label.is_empty() {
-        DEFAULT_LABEL
-    } else {
-        label
-    };
-    c.prepare(Preparation::ContentDisk {
-        path: path.clone(),
-        label: label.into(),
-        dir,
-    });
+    let label = if label.is_empty() { DEFAULT_LABEL } else { label };
+    c.prepare(Preparation::ContentDisk { path: path.clone(), label: label.into(), dir });
     disk.source = file(path);
 }
 
 fn content_paths(private: &str, kind: &str, name: &str) -> (String, String) {
-    (
-        format!("{private}/{kind}/{name}"),
-        format!("{private}/{kind}-disks/{name}.iso"),
-    )
+    (format!("{private}/{kind}/{name}"), format!("{private}/{kind}-disks/{name}.iso"))
 }
 
 fn not_a_lun(c: &mut Conversion<'_>, field: &str, disk: &Disk) {
     if disk.device == DiskDevice::Lun {
-        c.refuse(
-            field,
-            format!("disk {:?} is a LUN, which needs a block device", disk.name),
-        );
+        c.refuse(field, format!("disk {:?} is a LUN, which needs a block device", disk.name));
     }
 }
 

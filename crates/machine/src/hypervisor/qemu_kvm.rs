@@ -23,13 +23,7 @@ impl Hypervisor for QemuKvm {
             Acceleration::Emulation => (60 + u64::from(DEFAULT_TRANSLATION_CACHE_MIB)) * MIB,
         };
         // QEMU writes its log itself, so there is no log daemon.
-        Overheads {
-            monitor: 2 * MIB,
-            launcher: 20 * MIB,
-            log_daemon: 0,
-            daemon: 35 * MIB,
-            hypervisor,
-        }
+        Overheads { monitor: 2 * MIB, launcher: 20 * MIB, log_daemon: 0, daemon: 35 * MIB, hypervisor }
     }
 
     fn supports_iso(&self) -> bool {
@@ -51,9 +45,7 @@ impl Hypervisor for QemuKvm {
     /// `CPU 3/KVM` or `CPU 3/TCG`.
     fn vcpu_of_thread(&self, name: &str) -> Option<u32> {
         let (number, kind) = name.strip_prefix("CPU ")?.split_once('/')?;
-        matches!(kind, "KVM" | "TCG")
-            .then(|| number.parse().ok())
-            .flatten()
+        matches!(kind, "KVM" | "TCG").then(|| number.parse().ok()).flatten()
     }
 
     fn libvirt_socket(&self) -> &'static str {
@@ -86,80 +78,32 @@ const fn gap(feature: &'static str, reason: &'static str) -> Gap {
 }
 
 const GAPS: &[Gap] = &[
-    gap(
-        "accessCredentials",
-        "keys and passwords are not passed to guests yet; use cloud-init data",
-    ),
-    gap(
-        "blockSizeMatchVolume",
-        "the block size of a volume is not read yet; give a custom one",
-    ),
-    gap(
-        "changedBlockTracking",
-        "changes of blocks are not tracked yet",
-    ),
-    gap(
-        "containerPath",
-        "paths of the launcher's container are not shared with guests",
-    ),
+    gap("accessCredentials", "keys and passwords are not passed to guests yet; use cloud-init data"),
+    gap("blockSizeMatchVolume", "the block size of a volume is not read yet; give a custom one"),
+    gap("changedBlockTracking", "changes of blocks are not tracked yet"),
+    gap("containerPath", "paths of the launcher's container are not shared with guests"),
     gap("dedicatedCpus", "CPUs are not pinned yet"),
-    gap(
-        "downwardMetrics",
-        "host metrics are not passed to guests yet",
-    ),
+    gap("downwardMetrics", "host metrics are not passed to guests yet"),
     gap("efiPersistent", "the EFI variable store is not kept yet"),
-    gap(
-        "efiSecureBoot",
-        "firmware with secure boot is not wired up yet; set secureBoot to false",
-    ),
+    gap("efiSecureBoot", "firmware with secure boot is not wired up yet; set secureBoot to false"),
     gap("filesystems", "virtiofs daemons are not started yet"),
     gap("gpus", "GPUs are not passed through yet"),
     gap("hostDevices", "host devices are not passed through yet"),
     gap("hugepages", "huge pages are not mounted into launchers yet"),
-    gap(
-        "launchSecurity",
-        "encrypted guests need hardware that was never tested",
-    ),
-    gap(
-        "lunReservation",
-        "there is no helper for persistent reservations",
-    ),
+    gap("launchSecurity", "encrypted guests need hardware that was never tested"),
+    gap("lunReservation", "there is no helper for persistent reservations"),
     gap("memoryDump", "memory dumps are not written yet"),
-    gap(
-        "memoryHotplug",
-        "memory is not plugged into running machines yet",
-    ),
+    gap("memoryHotplug", "memory is not plugged into running machines yet"),
     gap("multus", "only the pod network is connected yet"),
-    gap(
-        "networkBindingPlugin",
-        "network binding plugins are not called",
-    ),
-    gap(
-        "networkResourceClaim",
-        "networks from resource claims are not connected",
-    ),
-    gap(
-        "numaPassthrough",
-        "the guest's NUMA nodes are not mapped to the host's yet",
-    ),
-    gap(
-        "passt",
-        "passt is not started yet; use masquerade or bridge",
-    ),
-    gap(
-        "realtime",
-        "vCPU threads do not get a real-time scheduler yet",
-    ),
-    gap(
-        "resourceClaims",
-        "devices from resource claims are not passed through",
-    ),
+    gap("networkBindingPlugin", "network binding plugins are not called"),
+    gap("networkResourceClaim", "networks from resource claims are not connected"),
+    gap("numaPassthrough", "the guest's NUMA nodes are not mapped to the host's yet"),
+    gap("passt", "passt is not started yet; use masquerade or bridge"),
+    gap("realtime", "vCPU threads do not get a real-time scheduler yet"),
+    gap("resourceClaims", "devices from resource claims are not passed through"),
     gap("sriov", "SR-IOV functions are not passed through yet"),
     gap("tpm", "there is no software TPM in the launcher's image"),
-    gap(
-        "usbRedirection",
-        "USB devices of clients are not redirected yet",
-    ),
+    gap("usbRedirection", "USB devices of clients are not redirected yet"),
     gap("utilityVolumes", "utility volumes are not mounted yet"),
     gap("vsock", "vsock devices are not given out yet"),
 ];

@@ -77,11 +77,7 @@ pub struct Interface {
 
 /// What the interface is plugged into.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(
-    tag = "type",
-    rename_all = "camelCase",
-    rename_all_fields = "camelCase"
-)]
+#[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Attachment {
     /// A tap device in the launcher's network namespace, made by the node agent for the launcher's user.
     Tap {
@@ -128,11 +124,7 @@ pub struct Channel {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(
-    tag = "type",
-    rename_all = "camelCase",
-    rename_all_fields = "camelCase"
-)]
+#[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum HostDevice {
     Pci {
         alias: String,

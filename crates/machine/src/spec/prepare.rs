@@ -6,11 +6,7 @@ use super::DiskFormat;
 
 /// Each is idempotent in effect: the launcher runs them once, before the first start.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(
-    tag = "type",
-    rename_all = "camelCase",
-    rename_all_fields = "camelCase"
-)]
+#[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Preparation {
     /// A qcow2 file that keeps the writes to a read-only base.
     Overlay {
@@ -22,11 +18,7 @@ pub enum Preparation {
         size: Option<u64>,
     },
     /// A fresh disk that ends with the machine.
-    EmptyDisk {
-        path: String,
-        format: DiskFormat,
-        bytes: u64,
-    },
+    EmptyDisk { path: String, format: DiskFormat, bytes: u64 },
     /// A sparse raw file, made only if nothing is there.
     SparseFile { path: String, bytes: u64 },
     /// A volume with the files a cloud-init or sysprep client looks for.
@@ -37,11 +29,7 @@ pub enum Preparation {
         files: Vec<FileContent>,
     },
     /// A volume with all files of a directory (configMap, secret, service account, downward API, sysprep).
-    ContentDisk {
-        path: String,
-        label: String,
-        dir: String,
-    },
+    ContentDisk { path: String, label: String, dir: String },
     /// The variable store of EFI firmware, copied from its template if nothing is there.
     Nvram { path: String, template: String },
 }

@@ -5,21 +5,14 @@ use super::{
     element::{Element, element, on_off, yes_no},
     pci_address,
 };
-use crate::spec::{
-    Attachment, Balloon, Channel, Controller, Devices, HostDevice, Input, Interface, SerialConsole,
-};
+use crate::spec::{Attachment, Balloon, Channel, Controller, Devices, HostDevice, Input, Interface, SerialConsole};
 
 pub(super) fn devices(devices: &Devices) -> Element {
     let mut out = element("devices");
     out.push_all(devices.interfaces.iter().map(interface));
     out.push_all(devices.channels.iter().map(channel));
     out.push_all(devices.host_devices.iter().map(host_device));
-    out.push_all(
-        devices
-            .panics
-            .iter()
-            .map(|model| element("panic").attr_some("model", model.as_ref())),
-    );
+    out.push_all(devices.panics.iter().map(|model| element("panic").attr_some("model", model.as_ref())));
     out.push_all(devices.controllers.iter().map(controller));
     out.push_all(devices.video.as_ref().map(|video| {
         let model = element("model")
@@ -29,9 +22,7 @@ pub(super) fn devices(devices: &Devices) -> Element {
         element("video").child(model)
     }));
     out.push_all(devices.graphics.as_ref().map(|graphics| {
-        let listen = element("listen")
-            .attr("type", "socket")
-            .attr("socket", &graphics.socket);
+        let listen = element("listen").attr("type", "socket").attr("socket", &graphics.socket);
         element("graphics").attr("type", "vnc").child(listen)
     }));
     out.push_all(devices.balloon.as_ref().map(balloon));
@@ -39,16 +30,10 @@ pub(super) fn devices(devices: &Devices) -> Element {
     out.push_all(devices.inputs.iter().map(input));
     out.push_all(devices.serial.as_ref().map(serial));
     out.push_all(devices.serial.as_ref().map(|serial| {
-        element("console").attr("type", "pty").child(
-            element("target")
-                .attr("type", &serial.target)
-                .attr("port", 0),
-        )
+        element("console").attr("type", "pty").child(element("target").attr("type", &serial.target).attr("port", 0))
     }));
     out.push_all(devices.watchdog.as_ref().map(|watchdog| {
-        let mut out = element("watchdog")
-            .attr("model", &watchdog.model)
-            .attr("action", &watchdog.action);
+        let mut out = element("watchdog").attr("model", &watchdog.model).attr("action", &watchdog.action);
         out.push(alias(&watchdog.alias));
         out.push_all(watchdog.address.as_ref().map(pci_address));
         out
@@ -63,16 +48,11 @@ pub(super) fn devices(devices: &Devices) -> Element {
     out.push_all(devices.filesystems.iter().map(disk::filesystem));
     out.push_all(devices.usb_redirections.iter().map(|socket| {
         let source = element("source").attr("mode", "bind").attr("path", socket);
-        element("redirdev")
-            .attr("type", "unix")
-            .attr("bus", "usb")
-            .child(source)
+        element("redirdev").attr("type", "unix").attr("bus", "usb").child(source)
     }));
-    out.push_all(devices.sound.as_ref().map(|sound| {
-        element("sound")
-            .attr("model", &sound.model)
-            .child(alias(&sound.alias))
-    }));
+    out.push_all(
+        devices.sound.as_ref().map(|sound| element("sound").attr("model", &sound.model).child(alias(&sound.alias))),
+    );
     out.push_all(devices.tpm.as_ref().map(|tpm| {
         let backend = element("backend")
             .attr("type", "emulator")
@@ -96,73 +76,33 @@ fn interface(interface: &Interface) -> Element {
     let mut out = element("interface");
     let (kind, source) = match &interface.attachment {
         Attachment::Tap { .. } => ("ethernet", element("source")),
-        Attachment::Passt { device, .. } => {
-            ("vhostuser", element("source").attr_set("dev", device))
-        }
+        Attachment::Passt { device, .. } => ("vhostuser", element("source").attr_set("dev", device)),
     };
     out.push_all(interface.address.as_ref().map(pci_address));
     out = out.attr("type", kind);
     out.push(source);
-    if let Attachment::Tap {
-        device: Some(device),
-    } = &interface.attachment
-    {
+    if let Attachment::Tap { device: Some(device) } = &interface.attachment {
         out.push(element("target").attr("dev", device).attr("managed", "no"));
     }
     out.push(element("model").attr("type", &interface.model));
-    out.push_all(
-        interface
-            .mac
-            .as_ref()
-            .map(|mac| element("mac").attr("address", mac)),
-    );
+    out.push_all(interface.mac.as_ref().map(|mac| element("mac").attr("address", mac)));
     out.push_all(interface.mtu.map(|mtu| element("mtu").attr("size", mtu)));
-    out.push_all(
-        interface
-            .boot_order
-            .map(|order| element("boot").attr("order", order)),
-    );
-    out.push_all(
-        interface
-            .link_down
-            .then(|| element("link").attr("state", "down")),
-    );
+    out.push_all(interface.boot_order.map(|order| element("boot").attr("order", order)));
+    out.push_all(interface.link_down.then(|| element("link").attr("state", "down")));
     out.push(alias(&interface.name));
     if interface.queues.is_some() || interface.iommu {
-        let driver = element("driver")
-            .attr("name", "vhost")
-            .attr_some("queues", interface.queues);
+        let driver = element("driver").attr("name", "vhost").attr_some("queues", interface.queues);
         out.push(driver.attr_some("iommu", interface.iommu.then_some("on")));
     }
-    out.push_all(
-        interface
-            .rom_disabled
-            .then(|| element("rom").attr("enabled", "no")),
-    );
-    out.push_all(
-        interface
-            .acpi_index
-            .map(|index| element("acpi").attr("index", index)),
-    );
-    if let Attachment::Passt {
-        log_file, forwards, ..
-    } = &interface.attachment
-    {
-        out.push(
-            element("backend")
-                .attr("type", "passt")
-                .attr_some("logFile", log_file.as_ref()),
-        );
+    out.push_all(interface.rom_disabled.then(|| element("rom").attr("enabled", "no")));
+    out.push_all(interface.acpi_index.map(|index| element("acpi").attr("index", index)));
+    if let Attachment::Passt { log_file, forwards, .. } = &interface.attachment {
+        out.push(element("backend").attr("type", "passt").attr_some("logFile", log_file.as_ref()));
         out.push_all(forwards.iter().map(|forward| {
             let range = |port: &u32| element("range").attr("start", port);
             let included = forward.ports.iter().map(range);
-            let excluded = forward
-                .excluded
-                .iter()
-                .map(|port| range(port).attr("exclude", "yes"));
-            element("portForward")
-                .attr("proto", &forward.protocol)
-                .children(excluded.chain(included))
+            let excluded = forward.excluded.iter().map(|port| range(port).attr("exclude", "yes"));
+            element("portForward").attr("proto", &forward.protocol).children(excluded.chain(included))
         }));
     }
     out
@@ -170,17 +110,8 @@ fn interface(interface: &Interface) -> Element {
 
 fn channel(channel: &Channel) -> Element {
     let mut out = element("channel").attr("type", "unix");
-    out.push_all(
-        channel
-            .path
-            .as_ref()
-            .map(|path| element("source").attr("mode", "bind").attr("path", path)),
-    );
-    out.push(
-        element("target")
-            .attr("name", &channel.name)
-            .attr("type", "virtio"),
-    );
+    out.push_all(channel.path.as_ref().map(|path| element("source").attr("mode", "bind").attr("path", path)));
+    out.push(element("target").attr("name", &channel.name).attr("type", "virtio"));
     out
 }
 
@@ -198,16 +129,8 @@ fn controller(controller: &Controller) -> Element {
         );
     }
     out.push_all(controller.address.as_ref().map(pci_address));
-    out.push_all(
-        controller
-            .pci_hole64_kib
-            .map(|size| element("pcihole64").attr("unit", "KiB").text(size)),
-    );
-    out.push_all(
-        controller
-            .hotplug
-            .map(|on| element("target").attr("hotplug", on_off(on))),
-    );
+    out.push_all(controller.pci_hole64_kib.map(|size| element("pcihole64").attr("unit", "KiB").text(size)));
+    out.push_all(controller.hotplug.map(|on| element("target").attr("hotplug", on_off(on))));
     out
 }
 
@@ -215,19 +138,15 @@ fn balloon(balloon: &Balloon) -> Element {
     let mut out = element("memballoon")
         .attr("model", &balloon.model)
         .attr_some("freePageReporting", balloon.free_page_reporting.map(on_off));
-    out.push_all(
-        (balloon.stats_period > 0).then(|| element("stats").attr("period", balloon.stats_period)),
-    );
+    out.push_all((balloon.stats_period > 0).then(|| element("stats").attr("period", balloon.stats_period)));
     out.push_all(balloon.address.as_ref().map(pci_address));
     out.push_all(iommu_driver(balloon.iommu));
     out
 }
 
 fn input(input: &Input) -> Element {
-    let mut out = element("input")
-        .attr("type", &input.kind)
-        .attr("bus", &input.bus)
-        .attr_some("model", input.model.as_ref());
+    let mut out =
+        element("input").attr("type", &input.kind).attr("bus", &input.bus).attr_some("model", input.model.as_ref());
     out.push_all(input.alias.as_ref().map(|name| alias(name)));
     out.push_all(input.address.as_ref().map(pci_address));
     out
@@ -236,45 +155,22 @@ fn input(input: &Input) -> Element {
 fn serial(serial: &SerialConsole) -> Element {
     let mut out = element("serial").attr("type", "unix");
     out.push(element("target").attr("port", 0));
-    out.push(
-        element("source")
-            .attr("mode", "bind")
-            .attr("path", &serial.socket),
-    );
-    out.push_all(
-        serial
-            .log
-            .as_ref()
-            .map(|log| element("log").attr("file", log).attr("append", "on")),
-    );
+    out.push(element("source").attr("mode", "bind").attr("path", &serial.socket));
+    out.push_all(serial.log.as_ref().map(|log| element("log").attr("file", log).attr("append", "on")));
     out
 }
 
 fn host_device(device: &HostDevice) -> Element {
     match device {
-        HostDevice::Pci {
-            alias: name,
-            address,
-            boot_order,
-            guest_address,
-        } => {
-            let mut out = element("hostdev")
-                .attr("type", "pci")
-                .attr("managed", "no")
-                .attr("mode", "subsystem");
+        HostDevice::Pci { alias: name, address, boot_order, guest_address } => {
+            let mut out = element("hostdev").attr("type", "pci").attr("managed", "no").attr("mode", "subsystem");
             out.push(element("source").child(pci_address(address)));
             out.push_all(boot_order.map(|order| element("boot").attr("order", order)));
             out.push_all(guest_address.as_ref().map(pci_address));
             out.push(alias(name));
             out
         }
-        HostDevice::Mediated {
-            alias: name,
-            uuid,
-            model,
-            display,
-            ram_framebuffer,
-        } => element("hostdev")
+        HostDevice::Mediated { alias: name, uuid, model, display, ram_framebuffer } => element("hostdev")
             .attr("type", "mdev")
             .attr("mode", "subsystem")
             .attr("model", model)
@@ -282,17 +178,11 @@ fn host_device(device: &HostDevice) -> Element {
             .attr_some("ramfb", ram_framebuffer.map(on_off))
             .child(element("source").child(element("address").attr("uuid", uuid)))
             .child(alias(name)),
-        HostDevice::Usb {
-            alias: name,
-            bus,
-            device,
-        } => element("hostdev")
+        HostDevice::Usb { alias: name, bus, device } => element("hostdev")
             .attr("type", "usb")
             .attr("managed", yes_no(false))
             .attr("mode", "subsystem")
-            .child(
-                element("source").child(element("address").attr("bus", bus).attr("device", device)),
-            )
+            .child(element("source").child(element("address").attr("bus", bus).attr("device", device)))
             .child(alias(name)),
     }
 }

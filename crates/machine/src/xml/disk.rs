@@ -19,39 +19,21 @@ pub(super) fn disk(disk: &Disk) -> Element {
         .attr_some("model", disk.model.as_ref());
     let mut disk_source = source(&disk.source);
     disk_source.push_all(disk.reservations.as_ref().map(|socket| {
-        let client = element("source")
-            .attr("type", "unix")
-            .attr("path", socket)
-            .attr("mode", "client");
-        element("reservations")
-            .attr("managed", "no")
-            .attr("migration", "yes")
-            .child(client)
+        let client = element("source").attr("type", "unix").attr("path", socket).attr("mode", "client");
+        element("reservations").attr("managed", "no").attr("migration", "yes").child(client)
     }));
     out.push(disk_source);
     let tray = disk.tray.map(|tray| match tray {
         Tray::Open => "open",
         Tray::Closed => "closed",
     });
-    out.push(
-        element("target")
-            .attr("bus", disk.bus.name())
-            .attr("dev", &disk.target)
-            .attr_some("tray", tray),
-    );
-    out.push_all(
-        disk.serial
-            .as_ref()
-            .map(|serial| element("serial").text(serial)),
-    );
+    out.push(element("target").attr("bus", disk.bus.name()).attr("dev", &disk.target).attr_some("tray", tray));
+    out.push_all(disk.serial.as_ref().map(|serial| element("serial").text(serial)));
     out.push(driver(disk));
     out.push_all(disk.read_only.then(|| element("readonly")));
     out.push(super::devices::alias(&disk.name));
     out.push_all(disk.backing.as_ref().map(backing));
-    out.push_all(
-        disk.boot_order
-            .map(|order| element("boot").attr("order", order)),
-    );
+    out.push_all(disk.boot_order.map(|order| element("boot").attr("order", order)));
     out.push_all(disk.address.as_ref().map(address));
     out.push_all(disk.block_size.as_ref().map(|size| {
         element("blockio")
@@ -59,11 +41,7 @@ pub(super) fn disk(disk: &Disk) -> Element {
             .attr("physical_block_size", size.physical)
             .attr_some("discard_granularity", size.discard_granularity)
     }));
-    out.push_all(
-        disk.filesystem_overhead
-            .as_ref()
-            .map(|share| element("filesystemOverhead").text(share)),
-    );
+    out.push_all(disk.filesystem_overhead.as_ref().map(|share| element("filesystemOverhead").text(share)));
     out.push_all(disk.capacity.map(|bytes| element("capacity").text(bytes)));
     out.push_all(disk.shareable.then(|| element("shareable")));
     out
@@ -73,26 +51,15 @@ pub(super) fn filesystem(filesystem: &Filesystem) -> Element {
     element("filesystem")
         .attr("type", "mount")
         .attr("accessMode", "passthrough")
-        .child(
-            element("source")
-                .attr("dir", "")
-                .attr("socket", &filesystem.socket),
-        )
+        .child(element("source").attr("dir", "").attr("socket", &filesystem.socket))
         .child(element("target").attr("dir", &filesystem.tag))
-        .child(
-            element("driver")
-                .attr("type", "virtiofs")
-                .attr("queue", "1024"),
-        )
+        .child(element("driver").attr("type", "virtiofs").attr("queue", "1024"))
 }
 
 fn driver(disk: &Disk) -> Element {
     let mut driver = element("driver")
         .attr_some("cache", disk.cache.map(|cache| cache.name()))
-        .attr_some(
-            "error_policy",
-            disk.error_policy.map(|policy| policy.name()),
-        )
+        .attr_some("error_policy", disk.error_policy.map(|policy| policy.name()))
         .attr_some("io", disk.io.map(|io| io.name()))
         .attr("name", "qemu")
         .attr("type", disk.format.name())
@@ -101,10 +68,7 @@ fn driver(disk: &Disk) -> Element {
         .attr_some("discard", disk.discard.then_some("unmap"))
         .attr_some("iommu", disk.iommu.then_some("on"));
     if !disk.io_thread_pool.is_empty() {
-        let threads = disk
-            .io_thread_pool
-            .iter()
-            .map(|id| element("iothread").attr("id", id));
+        let threads = disk.io_thread_pool.iter().map(|id| element("iothread").attr("id", id));
         driver.push(element("iothreads").children(threads));
     }
     driver
@@ -120,9 +84,7 @@ fn source_type(source: &DiskSource) -> &'static str {
 fn source(source: &DiskSource) -> Element {
     match source {
         DiskSource::File { path } => element("source").attr("file", path),
-        DiskSource::Block { path, name } => element("source")
-            .attr("dev", path)
-            .attr_some("name", name.as_ref()),
+        DiskSource::Block { path, name } => element("source").attr("dev", path).attr_some("name", name.as_ref()),
         DiskSource::Empty {} => element("source"),
     }
 }
@@ -137,12 +99,7 @@ fn backing(backing: &BackingStore) -> Element {
 fn address(address: &DiskAddress) -> Element {
     match address {
         DiskAddress::Pci(address) => pci_address(address),
-        DiskAddress::Drive {
-            controller,
-            bus,
-            target,
-            unit,
-        } => element("address")
+        DiskAddress::Drive { controller, bus, target, unit } => element("address")
             .attr("type", "drive")
             .attr("bus", bus)
             .attr("controller", controller)

@@ -11,10 +11,7 @@ pub(super) struct Element {
 }
 
 pub(super) fn element(name: &'static str) -> Element {
-    Element {
-        name,
-        ..Element::default()
-    }
+    Element { name, ..Element::default() }
 }
 
 pub(super) fn yes_no(value: bool) -> &'static str {
@@ -40,11 +37,7 @@ impl Element {
 
     /// The attribute, unless it would be empty.
     pub(super) fn attr_set(self, name: &'static str, value: &str) -> Self {
-        if value.is_empty() {
-            self
-        } else {
-            self.attr(name, value)
-        }
+        if value.is_empty() { self } else { self.attr(name, value) }
     }
 
     pub(super) fn text(mut self, text: impl Display) -> Self {
@@ -124,10 +117,7 @@ mod tests {
 
     #[test]
     fn prints_like_go() {
-        let tree = element("a")
-            .attr("b", "1 < 2 & \"3\"")
-            .child(element("c"))
-            .child(element("d").text("x\ny"));
+        let tree = element("a").attr("b", "1 < 2 & \"3\"").child(element("c")).child(element("d").text("x\ny"));
         let expected = "<a b=\"1 &lt; 2 &amp; &#34;3&#34;\">\n  <c></c>\n  <d>x&#xA;y</d>\n</a>";
         assert_eq!(tree.to_string(), expected);
         assert_eq!(element("e").text("\u{1}").to_string(), "<e>\u{fffd}</e>");

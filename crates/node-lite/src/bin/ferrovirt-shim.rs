@@ -7,9 +7,7 @@ fn main() {
         Some("pod-shim") => ferrovirt_node_lite::shim_main(args),
         Some("pod-init") => ferrovirt_node_lite::init_main(args),
         _ => {
-            eprintln!(
-                "this program is started by ferrovirt up: pod-shim DIR ATTEMPT | pod-init DIR"
-            );
+            eprintln!("this program is started by ferrovirt up: pod-shim DIR ATTEMPT | pod-init DIR");
             2
         }
     };

@@ -27,10 +27,7 @@ struct State {
 
 impl Default for FakeApi {
     fn default() -> Self {
-        Self {
-            state: Arc::default(),
-            changes: broadcast::channel(4096).0,
-        }
+        Self { state: Arc::default(), changes: broadcast::channel(4096).0 }
     }
 }
 
@@ -50,12 +47,7 @@ impl FakeApi {
 
     pub fn list(&self, prefix: &str) -> Vec<Value> {
         let state = self.state.lock().unwrap();
-        state
-            .objects
-            .iter()
-            .filter(|(path, _)| path.starts_with(prefix))
-            .map(|(_, object)| object.clone())
-            .collect()
+        state.objects.iter().filter(|(path, _)| path.starts_with(prefix)).map(|(_, object)| object.clone()).collect()
     }
 
     pub fn put(&self, path: &str, object: Value) -> Value {
@@ -75,10 +67,7 @@ impl FakeApi {
         }
         state.objects.insert(path.to_owned(), object.clone());
         let kind = if known { "MODIFIED" } else { "ADDED" };
-        let _ = self.changes.send((
-            path.to_owned(),
-            json!({"type": kind, "object": object}).to_string(),
-        ));
+        let _ = self.changes.send((path.to_owned(), json!({"type": kind, "object": object}).to_string()));
         object
     }
 
@@ -96,9 +85,7 @@ impl FakeApi {
     /// Graceful deletion of a pod.
     pub fn delete(&self, path: &str) {
         let mut object = self.get(path).unwrap();
-        let grace = object["spec"]["terminationGracePeriodSeconds"]
-            .as_i64()
-            .unwrap_or(30);
+        let grace = object["spec"]["terminationGracePeriodSeconds"].as_i64().unwrap_or(30);
         let at = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second() + grace).unwrap();
         object["metadata"]["deletionTimestamp"] = at.to_string().into();
         self.put(path, object);
@@ -106,10 +93,7 @@ impl FakeApi {
 
     pub fn remove(&self, path: &str) -> Option<Value> {
         let object = self.state.lock().unwrap().objects.remove(path)?;
-        let _ = self.changes.send((
-            path.to_owned(),
-            json!({"type": "DELETED", "object": object}).to_string(),
-        ));
+        let _ = self.changes.send((path.to_owned(), json!({"type": "DELETED", "object": object}).to_string()));
         Some(object)
     }
 
@@ -126,21 +110,15 @@ impl FakeApi {
             Method::GET if ["pods", "nodes"].contains(&last) => {
                 let state = self.state.lock().unwrap();
                 let wanted = format!("/{last}/");
-                let items: Vec<&Value> = state
-                    .objects
-                    .iter()
-                    .filter(|(path, _)| path.contains(&wanted))
-                    .map(|(_, object)| object)
-                    .collect();
+                let items: Vec<&Value> =
+                    state.objects.iter().filter(|(path, _)| path.contains(&wanted)).map(|(_, object)| object).collect();
                 reply(
                     200,
                     &json!({"apiVersion": "v1", "kind": "List", "items": items,
                                    "metadata": {"resourceVersion": state.revision.to_string()}}),
                 )
             }
-            Method::GET => self
-                .get(&path)
-                .map_or_else(|| failure(404, &path), |object| reply(200, &object)),
+            Method::GET => self.get(&path).map_or_else(|| failure(404, &path), |object| reply(200, &object)),
             Method::POST if last == "binding" => {
                 let path = path.trim_end_matches("/binding");
                 let Some(mut pod) = self.get(path) else {
@@ -148,10 +126,7 @@ impl FakeApi {
                 };
                 pod["spec"]["nodeName"] = sent["target"]["name"].clone();
                 self.put(path, pod);
-                reply(
-                    201,
-                    &json!({"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}),
-                )
+                reply(201, &json!({"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}))
             }
             Method::POST => reply(201, &self.create(&path, sent)),
             Method::PUT => {
@@ -174,8 +149,7 @@ impl FakeApi {
             }
             Method::DELETE => {
                 assert_eq!(sent["gracePeriodSeconds"], 0, "{sent}");
-                self.remove(&path)
-                    .map_or_else(|| failure(404, &path), |object| reply(200, &object))
+                self.remove(&path).map_or_else(|| failure(404, &path), |object| reply(200, &object))
             }
             _ => failure(405, &path),
         }
@@ -183,45 +157,36 @@ impl FakeApi {
 
     fn watch(&self, plural: &str, query: &str) -> Response<Reply> {
         let wanted = format!("/{plural}/");
-        let from = query
-            .split('&')
-            .find_map(|pair| pair.strip_prefix("resourceVersion=")?.parse::<u64>().ok());
+        let from = query.split('&').find_map(|pair| pair.strip_prefix("resourceVersion=")?.parse::<u64>().ok());
         let state = self.state.lock().unwrap();
         // What happened between the list and now comes first, as its latest state.
         let missed: Vec<String> = state
             .objects
             .iter()
             .filter(|(path, object)| {
-                let revision = object["metadata"]["resourceVersion"]
-                    .as_str()
-                    .and_then(|text| text.parse().ok());
+                let revision = object["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok());
                 path.contains(&wanted) && revision > from
             })
             .map(|(_, object)| json!({"type": "MODIFIED", "object": object}).to_string())
             .collect();
         let changes = self.changes.subscribe();
         drop(state);
-        let stream = futures::stream::unfold(
-            (missed.into_iter(), changes),
-            move |(mut missed, mut changes)| {
-                let wanted = wanted.clone();
-                async move {
-                    if let Some(line) = missed.next() {
+        let stream = futures::stream::unfold((missed.into_iter(), changes), move |(mut missed, mut changes)| {
+            let wanted = wanted.clone();
+            async move {
+                if let Some(line) = missed.next() {
+                    return Some((line, (missed, changes)));
+                }
+                loop {
+                    let (path, line) = changes.recv().await.ok()?;
+                    if path.contains(&wanted) {
                         return Some((line, (missed, changes)));
                     }
-                    loop {
-                        let (path, line) = changes.recv().await.ok()?;
-                        if path.contains(&wanted) {
-                            return Some((line, (missed, changes)));
-                        }
-                    }
                 }
-            },
-        );
+            }
+        });
         let frames = futures::StreamExt::map(stream, |line| {
-            Ok::<_, Infallible>(http_body::Frame::data(bytes::Bytes::from(format!(
-                "{line}\n"
-            ))))
+            Ok::<_, Infallible>(http_body::Frame::data(bytes::Bytes::from(format!("{line}\n"))))
         });
         Response::new(Reply::new(http_body_util::StreamBody::new(frames)))
     }
@@ -240,10 +205,7 @@ fn merge(target: &mut Value, patch: &Value) {
 
 fn reply(code: u16, body: &Value) -> Response<Reply> {
     let body = http_body_util::Full::new(bytes::Bytes::from(body.to_string()));
-    Response::builder()
-        .status(code)
-        .body(Reply::new(body))
-        .unwrap()
+    Response::builder().status(code).body(Reply::new(body)).unwrap()
 }
 
 fn failure(code: u16, path: &str) -> Response<Reply> {

@@ -19,10 +19,7 @@ pub struct FieldSet {
 
 impl FieldSet {
     pub(super) fn leaf() -> Self {
-        Self {
-            own: true,
-            children: BTreeMap::new(),
-        }
+        Self { own: true, children: BTreeMap::new() }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -58,9 +55,7 @@ impl FieldSet {
         let mut out = Map::new();
         for (element, below) in &self.children {
             let mut inner = below.to_json();
-            if let (Value::Object(fields), true) =
-                (&mut inner, below.own && !below.children.is_empty())
-            {
+            if let (Value::Object(fields), true) = (&mut inner, below.own && !below.children.is_empty()) {
                 fields.insert(".".to_owned(), Value::Object(Map::new()));
             }
             out.insert(element.clone(), inner);
@@ -92,10 +87,7 @@ impl FieldSet {
     }
 
     fn keep(&self, other: &FieldSet, decide: fn(bool, bool) -> bool, alone: bool) -> FieldSet {
-        let mut out = FieldSet {
-            own: decide(self.own, other.own),
-            children: BTreeMap::new(),
-        };
+        let mut out = FieldSet { own: decide(self.own, other.own), children: BTreeMap::new() };
         for (element, mine) in &self.children {
             let kept = match other.children.get(element) {
                 Some(theirs) => mine.keep(theirs, decide, alone),
@@ -138,10 +130,7 @@ fn push_element(path: &mut String, element: &str) {
         "v" => write!(path, "[={rest}]"),
         "k" => {
             let keys: Map<String, Value> = serde_json::from_str(rest).unwrap_or_default();
-            let keys: Vec<String> = keys
-                .iter()
-                .map(|(name, value)| format!("{name}={value}"))
-                .collect();
+            let keys: Vec<String> = keys.iter().map(|(name, value)| format!("{name}={value}")).collect();
             write!(path, "[{}]", keys.join(","))
         }
         _ => write!(path, "[{rest}]"),
@@ -157,9 +146,7 @@ fn canonical(element: &str) -> Option<String> {
             Ok(keys) => Some(key_element(keys)),
             Err(_) => None,
         },
-        "v" => serde_json::from_str::<Value>(rest)
-            .ok()
-            .map(|value| value_element(&value)),
+        "v" => serde_json::from_str::<Value>(rest).ok().map(|value| value_element(&value)),
         "i" => rest.parse::<i64>().ok().map(|index| format!("i:{index}")),
         _ => None,
     }

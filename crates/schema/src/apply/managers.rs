@@ -78,20 +78,12 @@ impl Entry {
 
 /// Reads the entries of an object; those that make no sense are dropped, and with them what they owned.
 pub(super) fn read(object: &Value) -> Vec<Entry> {
-    let list = object
-        .pointer("/metadata/managedFields")
-        .and_then(Value::as_array);
+    let list = object.pointer("/metadata/managedFields").and_then(Value::as_array);
     list.into_iter().flatten().filter_map(read_one).collect()
 }
 
 fn read_one(entry: &Value) -> Option<Entry> {
-    let text = |name: &str| {
-        entry
-            .get(name)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned()
-    };
+    let text = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
     let operation = match text("operation").as_str() {
         "Apply" => Operation::Apply,
         "Update" => Operation::Update,
@@ -123,9 +115,7 @@ pub(super) fn write(object: &mut Value, mut entries: Vec<Entry>) {
     let Value::Object(fields) = object else {
         return;
     };
-    let metadata = fields
-        .entry("metadata")
-        .or_insert_with(|| Value::Object(Map::new()));
+    let metadata = fields.entry("metadata").or_insert_with(|| Value::Object(Map::new()));
     let Value::Object(metadata) = metadata else {
         return;
     };
@@ -138,20 +128,11 @@ pub(super) fn write(object: &mut Value, mut entries: Vec<Entry>) {
 }
 
 fn order(entry: &Entry) -> (Operation, &str, &str, &str, &str) {
-    (
-        entry.operation,
-        &entry.time,
-        &entry.manager,
-        &entry.api_version,
-        &entry.subresource,
-    )
+    (entry.operation, &entry.time, &entry.manager, &entry.api_version, &entry.subresource)
 }
 
 fn merge_ancient(entries: &mut Vec<Entry>) {
-    let updaters = entries
-        .iter()
-        .filter(|e| e.operation == Operation::Update)
-        .count();
+    let updaters = entries.iter().filter(|e| e.operation == Operation::Update).count();
     let mut surplus = updaters.saturating_sub(MAX_UPDATERS);
     if surplus == 0 {
         return;
@@ -166,19 +147,12 @@ fn merge_ancient(entries: &mut Vec<Entry>) {
             continue;
         }
         surplus -= 1;
-        match buckets
-            .iter_mut()
-            .find(|b| b.api_version == entry.api_version)
-        {
+        match buckets.iter_mut().find(|b| b.api_version == entry.api_version) {
             Some(bucket) => {
                 bucket.fields.add(&entry.fields);
                 bucket.time = entry.time;
             }
-            None => buckets.push(Entry {
-                manager: ANCIENT.to_owned(),
-                subresource: String::new(),
-                ..entry
-            }),
+            None => buckets.push(Entry { manager: ANCIENT.to_owned(), subresource: String::new(), ..entry }),
         }
     }
     kept.extend(buckets);

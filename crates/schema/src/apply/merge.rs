@@ -40,14 +40,9 @@ fn merge_lists(
     keyed: bool,
     depth: usize,
 ) -> Vec<Value> {
-    let live_by_name: BTreeMap<&String, &Value> =
-        live.iter().map(|(name, value)| (name, *value)).collect();
+    let live_by_name: BTreeMap<&String, &Value> = live.iter().map(|(name, value)| (name, *value)).collect();
     let wanted: BTreeSet<&String> = applied.iter().map(|(name, _)| name).collect();
-    let mut shared = applied
-        .iter()
-        .map(|(name, _)| name)
-        .filter(|name| live_by_name.contains_key(name))
-        .peekable();
+    let mut shared = applied.iter().map(|(name, _)| name).filter(|name| live_by_name.contains_key(name)).peekable();
     let mut next = applied.iter();
     let mut out = Vec::with_capacity(live.len() + applied.len());
     for (name, value) in live {
@@ -55,13 +50,7 @@ fn merge_lists(
             out.push((*value).clone());
         } else if shared.next_if_eq(&name).is_some() {
             for (applied_name, value) in next.by_ref() {
-                out.push(merged(
-                    items,
-                    live_by_name.get(applied_name).copied(),
-                    value,
-                    keyed,
-                    depth,
-                ));
+                out.push(merged(items, live_by_name.get(applied_name).copied(), value, keyed, depth));
                 if applied_name == name {
                     break;
                 }
@@ -70,24 +59,12 @@ fn merge_lists(
         // An element that both have, but in another order, comes with the applied ones.
     }
     for (name, value) in next {
-        out.push(merged(
-            items,
-            live_by_name.get(name).copied(),
-            value,
-            keyed,
-            depth,
-        ));
+        out.push(merged(items, live_by_name.get(name).copied(), value, keyed, depth));
     }
     out
 }
 
-fn merged(
-    items: Option<&Node>,
-    live: Option<&Value>,
-    applied: &Value,
-    keyed: bool,
-    depth: usize,
-) -> Value {
+fn merged(items: Option<&Node>, live: Option<&Value>, applied: &Value, keyed: bool, depth: usize) -> Value {
     match live {
         Some(live) if keyed => merge(items, live, applied, depth + 1),
         _ => applied.clone(),
@@ -115,13 +92,9 @@ pub(super) fn remove(
                 let element = field_element(name);
                 let (gone, kept) = (gone.children.get(&element), kept.children.get(&element));
                 let left = match gone {
-                    Some(gone) => remove(
-                        child(node, name),
-                        value,
-                        gone,
-                        kept.unwrap_or(&FieldSet::default()),
-                        depth + 1,
-                    ),
+                    Some(gone) => {
+                        remove(child(node, name), value, gone, kept.unwrap_or(&FieldSet::default()), depth + 1)
+                    }
                     None => Some(value.clone()),
                 };
                 if let Some(left) = left {
@@ -145,13 +118,7 @@ pub(super) fn remove(
                     continue;
                 }
                 let gone = without_keys(node, gone);
-                out.extend(remove(
-                    items(node),
-                    value,
-                    &gone,
-                    kept.unwrap_or(&FieldSet::default()),
-                    depth + 1,
-                ));
+                out.extend(remove(items(node), value, &gone, kept.unwrap_or(&FieldSet::default()), depth + 1));
             }
             let emptied = out.is_empty() && (before > 0 || gone.own);
             (!emptied || kept.own).then_some(Value::Array(out))

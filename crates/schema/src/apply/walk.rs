@@ -27,10 +27,7 @@ pub(super) fn shape<'a>(node: Option<&Node>, value: &'a Value) -> Shape<'a> {
     match value {
         Value::Object(fields) if !node.is_some_and(|n| n.atomic_map) => Shape::Fields(fields),
         Value::Array(list) => match node.and_then(|n| elements(n, list)) {
-            Some(items) => Shape::Elements {
-                items,
-                keyed: matches!(node.map(|n| &n.list), Some(ListType::Map(_))),
-            },
+            Some(items) => Shape::Elements { items, keyed: matches!(node.map(|n| &n.list), Some(ListType::Map(_))) },
             None => Shape::Atomic,
         },
         _ => Shape::Atomic,
@@ -56,9 +53,7 @@ fn elements<'a>(node: &Node, list: &'a [Value]) -> Option<Vec<(String, &'a Value
                 for key in keys {
                     // A key that is left out has its default, such as the protocol of a port.
                     let default = || schema?.property(key)?.resolve().default.as_deref();
-                    if let Some(value) =
-                        fields.get(&**key).filter(|v| !v.is_null()).or_else(default)
-                    {
+                    if let Some(value) = fields.get(&**key).filter(|v| !v.is_null()).or_else(default) {
                         found.insert(key.to_string(), value.clone());
                     }
                 }
@@ -99,10 +94,7 @@ fn fields_below(node: Option<&Node>, value: &Value, containers: bool, depth: usi
         Shape::Atomic => set.own = true,
         Shape::Fields(fields) => {
             for (name, value) in fields {
-                set.insert(
-                    field_element(name),
-                    fields_below(child(node, name), value, containers, depth + 1),
-                );
+                set.insert(field_element(name), fields_below(child(node, name), value, containers, depth + 1));
             }
             set.own = containers || fields.is_empty();
         }
@@ -149,10 +141,7 @@ pub(super) fn changed(node: Option<&Node>, old: &Value, new: &Value, depth: usiz
                     (Some(_), false) => continue,
                     (Some(old), true) => changed(items(node), old, value, depth + 1),
                     (None, false) => FieldSet::leaf(),
-                    (None, true) => FieldSet {
-                        own: true,
-                        ..fields_below(items(node), value, true, depth + 1)
-                    },
+                    (None, true) => FieldSet { own: true, ..fields_below(items(node), value, true, depth + 1) },
                 };
                 set.insert(name, below);
             }
@@ -164,16 +153,8 @@ pub(super) fn changed(node: Option<&Node>, old: &Value, new: &Value, depth: usiz
 }
 
 /// The paths of a set that the document still has.
-pub(super) fn existing(
-    set: &FieldSet,
-    node: Option<&Node>,
-    value: &Value,
-    depth: usize,
-) -> FieldSet {
-    let mut out = FieldSet {
-        own: set.own,
-        children: BTreeMap::new(),
-    };
+pub(super) fn existing(set: &FieldSet, node: Option<&Node>, value: &Value, depth: usize) -> FieldSet {
+    let mut out = FieldSet { own: set.own, children: BTreeMap::new() };
     if depth > MAX_DEPTH {
         return out;
     }
@@ -185,10 +166,7 @@ pub(super) fn existing(
                     continue;
                 };
                 if let Some(value) = fields.get(name) {
-                    out.insert(
-                        element.clone(),
-                        existing(below, child(node, name), value, depth + 1),
-                    );
+                    out.insert(element.clone(), existing(below, child(node, name), value, depth + 1));
                 }
             }
         }

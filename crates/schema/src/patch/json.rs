@@ -12,14 +12,11 @@ const MAX_COPIED_BYTES: usize = 3 * 1024 * 1024;
 
 /// Applies the operations in order, or none of them.
 pub fn json_patch(document: &mut Value, patch: &Value) -> Result<(), PatchError> {
-    let operations = patch.as_array().ok_or_else(|| {
-        PatchError::Malformed("json patch must be an array of operations".to_owned())
-    })?;
+    let operations = patch
+        .as_array()
+        .ok_or_else(|| PatchError::Malformed("json patch must be an array of operations".to_owned()))?;
     if operations.len() > MAX_OPERATIONS {
-        return Err(PatchError::TooManyOperations {
-            max: MAX_OPERATIONS,
-            got: operations.len(),
-        });
+        return Err(PatchError::TooManyOperations { max: MAX_OPERATIONS, got: operations.len() });
     }
     let mut work = document.clone();
     let mut copied = 0;
@@ -33,20 +30,10 @@ pub fn json_patch(document: &mut Value, patch: &Value) -> Result<(), PatchError>
 fn run(document: &mut Value, operation: &Value, copied: &mut usize) -> Result<(), PatchError> {
     let text = |name: &str| operation.get(name).and_then(Value::as_str);
     let missing = |name: &str| PatchError::Malformed(format!("operation missing {name} field"));
-    let op =
-        text("op").ok_or_else(|| PatchError::Malformed("Unexpected kind: unknown".to_owned()))?;
+    let op = text("op").ok_or_else(|| PatchError::Malformed("Unexpected kind: unknown".to_owned()))?;
     let path = Pointer::parse(text("path").ok_or_else(|| missing("path"))?)?;
-    let value = || {
-        operation
-            .get("value")
-            .cloned()
-            .ok_or_else(|| missing("value"))
-    };
-    let from = || {
-        text("from")
-            .ok_or_else(|| missing("from"))
-            .and_then(Pointer::parse)
-    };
+    let value = || operation.get("value").cloned().ok_or_else(|| missing("value"));
+    let from = || text("from").ok_or_else(|| missing("from")).and_then(Pointer::parse);
     match op {
         "add" => add(document, &path, value()?),
         "remove" => remove(document, &path, "remove").map(drop),
@@ -63,19 +50,15 @@ fn run(document: &mut Value, operation: &Value, copied: &mut usize) -> Result<()
         "move" => {
             let from = from()?;
             if path.tokens.len() > from.tokens.len() && path.tokens.starts_with(&from.tokens) {
-                return Err(PatchError::Malformed(format!(
-                    "cannot move {:?} into itself",
-                    from.text
-                )));
+                return Err(PatchError::Malformed(format!("cannot move {:?} into itself", from.text)));
             }
             let value = remove(document, &from, "move")?;
             add(document, &path, value)
         }
         "copy" => {
             let from = from()?;
-            let value = find(document, &from)
-                .ok_or_else(|| absent("copy", "doc is missing from path", &from.text))?
-                .clone();
+            let value =
+                find(document, &from).ok_or_else(|| absent("copy", "doc is missing from path", &from.text))?.clone();
             *copied += value.to_string().len();
             if *copied > MAX_COPIED_BYTES {
                 return Err(PatchError::CopyLimit(*copied));
@@ -89,11 +72,7 @@ fn run(document: &mut Value, operation: &Value, copied: &mut usize) -> Result<()
                 return Err(absent("test", "is missing path", &path.text));
             }
             let actual = find(document, &path).map_or(&Value::Null, |v| v);
-            if equal(actual, wanted) {
-                Ok(())
-            } else {
-                Err(PatchError::TestFailed(path.text))
-            }
+            if equal(actual, wanted) { Ok(()) } else { Err(PatchError::TestFailed(path.text)) }
         }
         other => Err(PatchError::Malformed(format!("Unexpected kind: {other}"))),
     }
@@ -109,20 +88,12 @@ impl Pointer {
     fn parse(text: &str) -> Result<Self, PatchError> {
         let tokens = match text.strip_prefix('/') {
             _ if text.is_empty() => Vec::new(),
-            Some(rest) => rest
-                .split('/')
-                .map(|t| t.replace("~1", "/").replace("~0", "~"))
-                .collect(),
+            Some(rest) => rest.split('/').map(|t| t.replace("~1", "/").replace("~0", "~")).collect(),
             None => {
-                return Err(PatchError::Malformed(format!(
-                    "json pointer {text:?} must start with '/'"
-                )));
+                return Err(PatchError::Malformed(format!("json pointer {text:?} must start with '/'")));
             }
         };
-        Ok(Self {
-            text: text.to_owned(),
-            tokens,
-        })
+        Ok(Self { text: text.to_owned(), tokens })
     }
 }
 
@@ -132,10 +103,7 @@ fn find<'a>(document: &'a mut Value, path: &Pointer) -> Option<&'a mut Value> {
 
 fn has_parent(document: &mut Value, path: &Pointer) -> bool {
     match path.tokens.split_last() {
-        Some((_, parents)) => matches!(
-            walk(document, parents),
-            Some(Value::Object(_) | Value::Array(_))
-        ),
+        Some((_, parents)) => matches!(walk(document, parents), Some(Value::Object(_) | Value::Array(_))),
         None => true,
     }
 }
@@ -174,11 +142,7 @@ fn add(document: &mut Value, path: &Pointer, value: Value) -> Result<(), PatchEr
             list.insert(index, value);
             Ok(())
         }
-        _ => Err(absent(
-            "add",
-            "doc is missing path",
-            format_args!("\"{}\"", path.text),
-        )),
+        _ => Err(absent("add", "doc is missing path", format_args!("\"{}\"", path.text))),
     }
 }
 
@@ -198,11 +162,7 @@ fn remove(document: &mut Value, path: &Pointer, op: &str) -> Result<Value, Patch
             None => Err(at_path(op, &path.text, bad_index(last))),
         },
         _ if op == "move" => Err(absent(op, "doc is missing from path", &path.text)),
-        _ => Err(absent(
-            op,
-            "doc is missing path",
-            format_args!("\"{}\"", path.text),
-        )),
+        _ => Err(absent(op, "doc is missing path", format_args!("\"{}\"", path.text))),
     }
 }
 
@@ -213,9 +173,7 @@ fn absent(op: &str, what: &str, path: impl std::fmt::Display) -> PatchError {
 
 fn at_path(op: &str, path: &str, error: PatchError) -> PatchError {
     match error {
-        PatchError::Index(text) => {
-            PatchError::Index(format!("error in {op} for path: '{path}': {text}"))
-        }
+        PatchError::Index(text) => PatchError::Index(format!("error in {op} for path: '{path}': {text}")),
         other => other,
     }
 }
@@ -225,22 +183,14 @@ fn bad_index(token: &str) -> PatchError {
 }
 
 fn checked_depth(path: &Pointer, value: &Value) -> Result<(), PatchError> {
-    if depth(value, path.tokens.len()) > MAX_DEPTH {
-        Err(PatchError::TooDeep)
-    } else {
-        Ok(())
-    }
+    if depth(value, path.tokens.len()) > MAX_DEPTH { Err(PatchError::TooDeep) } else { Ok(()) }
 }
 
 /// The index of an element that is there. Negative indexes count from the end, a habit of upstream's library.
 fn existing(len: usize, token: &str) -> Option<usize> {
     let index = token.parse::<i64>().ok()?;
     let len = i64::try_from(len).ok()?;
-    let index = if index < 0 {
-        index.checked_add(len)?
-    } else {
-        index
-    };
+    let index = if index < 0 { index.checked_add(len)? } else { index };
     usize::try_from(index).ok().filter(|_| index < len)
 }
 
@@ -251,16 +201,10 @@ fn insertion(len: usize, token: &str) -> Result<usize, PatchError> {
 
 fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
-        (Value::Number(a), Value::Number(b)) => {
-            a == b || (a.as_f64() == b.as_f64() && (a.is_f64() || b.is_f64()))
-        }
-        (Value::Array(a), Value::Array(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(a, b))
-        }
+        (Value::Number(a), Value::Number(b)) => a == b || (a.as_f64() == b.as_f64() && (a.is_f64() || b.is_f64())),
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(a, b)),
         (Value::Object(a), Value::Object(b)) => {
-            a.len() == b.len()
-                && a.iter()
-                    .all(|(name, a)| b.get(name).is_some_and(|b| equal(a, b)))
+            a.len() == b.len() && a.iter().all(|(name, a)| b.get(name).is_some_and(|b| equal(a, b)))
         }
         _ => a == b,
     }

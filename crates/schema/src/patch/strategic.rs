@@ -22,11 +22,7 @@ const DELETE_PREFIX: &str = "$deleteFromPrimitiveList/";
 const ORDER_PREFIX: &str = "$setElementOrder/";
 
 /// Merges `patch` into the document. Fields the schema does not know are merged as by a plain merge patch.
-pub fn strategic_merge(
-    schema: &Schema,
-    document: &mut Value,
-    patch: &Value,
-) -> Result<(), PatchError> {
+pub fn strategic_merge(schema: &Schema, document: &mut Value, patch: &Value) -> Result<(), PatchError> {
     let Value::Object(patch_fields) = patch else {
         return Err(PatchError::Malformed("Invalid JSON document".to_owned()));
     };
@@ -56,12 +52,11 @@ fn merge_object(
         Some(other) => return Err(unknown_directive(other)),
     }
     if let Some(retained) = patch.get(RETAIN_KEYS) {
-        let retained = retained
-            .as_array()
-            .ok_or_else(|| refuse("invalid patch format of retainKeys"))?;
-        if patch.iter().any(|(name, v)| {
-            !name.starts_with('$') && !v.is_null() && !retained.iter().any(|r| r == name.as_str())
-        }) {
+        let retained = retained.as_array().ok_or_else(|| refuse("invalid patch format of retainKeys"))?;
+        if patch
+            .iter()
+            .any(|(name, v)| !name.starts_with('$') && !v.is_null() && !retained.iter().any(|r| r == name.as_str()))
+        {
             return Err(refuse("invalid patch format of retainKeys"));
         }
         fields.retain(|name, _| retained.iter().any(|r| r == name.as_str()));
@@ -76,10 +71,7 @@ fn merge_fields(
 ) -> Result<Map<String, Value>, PatchError> {
     let node = schema.map(Node::resolve);
     for (name, change) in patch {
-        if name == DIRECTIVE
-            || name == RETAIN_KEYS
-            || name.starts_with(DELETE_PREFIX)
-            || name.starts_with(ORDER_PREFIX)
+        if name == DIRECTIVE || name == RETAIN_KEYS || name.starts_with(DELETE_PREFIX) || name.starts_with(ORDER_PREFIX)
         {
             continue;
         }
@@ -95,13 +87,8 @@ fn merge_fields(
         let merged = merge_value(child, fields.remove(name), change)?;
         fields.insert(name.clone(), merged);
     }
-    for (name, order) in patch
-        .iter()
-        .filter_map(|(name, order)| Some((name.strip_prefix(ORDER_PREFIX)?, order)))
-    {
-        let order = order
-            .as_array()
-            .ok_or_else(|| refuse("invalid patch format of setElementOrder list"))?;
+    for (name, order) in patch.iter().filter_map(|(name, order)| Some((name.strip_prefix(ORDER_PREFIX)?, order))) {
+        let order = order.as_array().ok_or_else(|| refuse("invalid patch format of setElementOrder list"))?;
         let key = node.and_then(|n| n.member(name)).and_then(merge_key);
         if let Some(Value::Array(patched)) = patch.get(name) {
             check_order(patched, order, key, name)?;
@@ -111,13 +98,8 @@ fn merge_fields(
         }
     }
     // After the merge: a value that is both added and deleted is gone.
-    for (name, list) in patch
-        .iter()
-        .filter_map(|(name, list)| Some((name.strip_prefix(DELETE_PREFIX)?, list)))
-    {
-        let gone = list
-            .as_array()
-            .ok_or_else(|| refuse("invalid patch format of primitive list"))?;
+    for (name, list) in patch.iter().filter_map(|(name, list)| Some((name.strip_prefix(DELETE_PREFIX)?, list))) {
+        let gone = list.as_array().ok_or_else(|| refuse("invalid patch format of primitive list"))?;
         if let Some(Value::Array(values)) = fields.get_mut(name) {
             values.retain(|value| !gone.contains(value));
         }
@@ -125,11 +107,7 @@ fn merge_fields(
     Ok(fields)
 }
 
-fn merge_value(
-    schema: Option<&Node>,
-    live: Option<Value>,
-    change: &Value,
-) -> Result<Value, PatchError> {
+fn merge_value(schema: Option<&Node>, live: Option<Value>, change: &Value) -> Result<Value, PatchError> {
     let hints = schema.and_then(|n| n.patch.as_deref().or(n.resolve().patch.as_deref()));
     match change {
         Value::Object(patch) => {
@@ -156,11 +134,7 @@ fn merge_value(
 }
 
 fn merge_key(node: &Node) -> Option<&str> {
-    node.patch
-        .as_deref()
-        .or(node.resolve().patch.as_deref())?
-        .merge_key
-        .as_deref()
+    node.patch.as_deref().or(node.resolve().patch.as_deref())?.merge_key.as_deref()
 }
 
 /// Lists of plain values are united.
@@ -185,16 +159,12 @@ fn merge_elements(
     let mut ordinary = Vec::new();
     for element in patch {
         let Value::Object(fields) = element else {
-            return Err(refuse(
-                "list of maps with a merge key has an element that is not a map",
-            ));
+            return Err(refuse("list of maps with a merge key has an element that is not a map"));
         };
         match fields.get(DIRECTIVE).map(|d| d.as_str().ok_or(d)) {
             None | Some(Ok("merge")) => ordinary.push(element),
             Some(Ok("delete")) => {
-                let id = fields
-                    .get(key)
-                    .ok_or_else(|| refuse("delete patch type with no merge key defined"))?;
+                let id = fields.get(key).ok_or_else(|| refuse("delete patch type with no merge key defined"))?;
                 merged.retain(|one| one.get(key) != Some(id));
             }
             Some(Ok("replace")) => {
@@ -217,9 +187,7 @@ fn merge_elements(
             continue;
         };
         let Some(id) = fields.get(key).filter(|id| !id.is_null()) else {
-            return Err(refuse(format!(
-                "map: {element} does not contain declared merge key: {key}"
-            )));
+            return Err(refuse(format!("map: {element} does not contain declared merge key: {key}")));
         };
         match merged.iter_mut().find(|one| one.get(key) == Some(id)) {
             Some(place) => {
@@ -248,14 +216,8 @@ fn ordered(list: Vec<Value>, order: &[Value], key: Option<&str>) -> Vec<Value> {
 
 /// Two kinds of elements: those of the patch, in the patch's order, and those only the server has, in the live order.
 /// A server's element goes before the first element of the patch that the live list has after it.
-fn interleave(
-    merged: Vec<Value>,
-    patch: &[Value],
-    live: &[Value],
-    key: Option<&str>,
-) -> Vec<Value> {
-    let position =
-        |list: &[Value], value: &Value| list.iter().position(|one| same(one, value, key));
+fn interleave(merged: Vec<Value>, patch: &[Value], live: &[Value], key: Option<&str>) -> Vec<Value> {
+    let position = |list: &[Value], value: &Value| list.iter().position(|one| same(one, value, key));
     let (mut from_patch, mut from_server) = (Vec::new(), Vec::new());
     for value in merged {
         match position(patch, &value) {
@@ -281,12 +243,7 @@ fn interleave(
 }
 
 /// The patch's list must follow the order it announces, or the client contradicts itself.
-fn check_order(
-    patched: &[Value],
-    order: &[Value],
-    key: Option<&str>,
-    name: &str,
-) -> Result<(), PatchError> {
+fn check_order(patched: &[Value], order: &[Value], key: Option<&str>, name: &str) -> Result<(), PatchError> {
     let mut rest = order.iter();
     for value in patched.iter().filter(|v| v.get(DIRECTIVE).is_none()) {
         if !rest.any(|one| same(one, value, key)) {
@@ -307,12 +264,7 @@ fn same(a: &Value, b: &Value, key: Option<&str>) -> bool {
 }
 
 fn unknown_directive(found: &Value) -> PatchError {
-    refuse(format!(
-        "unknown patch type found: {}",
-        found
-            .as_str()
-            .map_or_else(|| found.to_string(), str::to_owned)
-    ))
+    refuse(format!("unknown patch type found: {}", found.as_str().map_or_else(|| found.to_string(), str::to_owned)))
 }
 
 fn refuse(text: impl Into<String>) -> PatchError {

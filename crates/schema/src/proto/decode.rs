@@ -8,12 +8,7 @@ use super::wire::{Reader, Wire};
 use super::{Field, Kind, Label, MAX_DEPTH, Message, ProtoError, ProtoTable, special};
 
 /// Null stands for a value that is not there, such as a zero time; parents leave it out.
-pub(super) fn message(
-    table: &ProtoTable,
-    index: usize,
-    bytes: &[u8],
-    depth: usize,
-) -> Result<Value, ProtoError> {
+pub(super) fn message(table: &ProtoTable, index: usize, bytes: &[u8], depth: usize) -> Result<Value, ProtoError> {
     if depth > MAX_DEPTH {
         return Err(ProtoError::TooDeep);
     }
@@ -60,10 +55,7 @@ pub(super) fn fields(
                 let list = out.entry(field.json.clone()).or_insert_with(|| json!([]));
                 let Value::Array(list) = list else { continue };
                 match (field.kind, wire) {
-                    (
-                        Kind::Bool | Kind::Int32 | Kind::Int64 | Kind::Double,
-                        Wire::Bytes(packed),
-                    ) => {
+                    (Kind::Bool | Kind::Int32 | Kind::Int64 | Kind::Double, Wire::Bytes(packed)) => {
                         let mut packed = Reader::new(packed);
                         while !packed.is_done() {
                             let wire = match field.kind {
@@ -142,9 +134,7 @@ fn value(
     Ok(match (field.kind, wire) {
         (Kind::String, Wire::Bytes(bytes)) => Value::String(text(bytes)?),
         (Kind::Bytes, Wire::Bytes(bytes)) => Value::String(STANDARD.encode(bytes)),
-        (Kind::Message(index), Wire::Bytes(bytes)) => {
-            self::message(table, index, bytes, depth + 1)?
-        }
+        (Kind::Message(index), Wire::Bytes(bytes)) => self::message(table, index, bytes, depth + 1)?,
         (Kind::Bool, Wire::Varint(n)) => json!(n != 0),
         // Negative numbers are sign-extended to ten bytes.
         (Kind::Int32, Wire::Varint(n)) => json!(n as i64 as i32),
@@ -156,15 +146,9 @@ fn value(
 }
 
 fn wire_error(message: &Message, field: &Field, wire: Wire<'_>) -> ProtoError {
-    ProtoError::WireType {
-        message: message.name.clone(),
-        number: field.number,
-        wire: wire.number(),
-    }
+    ProtoError::WireType { message: message.name.clone(), number: field.number, wire: wire.number() }
 }
 
 fn text(bytes: &[u8]) -> Result<String, ProtoError> {
-    std::str::from_utf8(bytes)
-        .map(str::to_owned)
-        .map_err(|_| ProtoError::Utf8)
+    std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| ProtoError::Utf8)
 }

@@ -63,15 +63,7 @@ pub(super) fn fields(
             continue;
         };
         match field.label {
-            Label::Optional => single(
-                table,
-                field,
-                field.number,
-                value,
-                &join(path, &field.json),
-                depth,
-                out,
-            )?,
+            Label::Optional => single(table, field, field.number, value, &join(path, &field.json), depth, out)?,
             Label::Repeated => repeated(table, field, value, &join(path, &field.json), depth, out)?,
             Label::Map => {
                 let path = join(path, &field.json);
@@ -108,8 +100,7 @@ fn repeated(
         Value::Null => return Ok(()),
         other => return Err(wrong(path, other, "array")),
     };
-    list.iter()
-        .try_for_each(|item| single(table, field, field.number, item, path, depth, out))
+    list.iter().try_for_each(|item| single(table, field, field.number, item, path, depth, out))
 }
 
 fn single(
@@ -121,63 +112,28 @@ fn single(
     depth: usize,
     out: &mut Vec<u8>,
 ) -> Result<(), ProtoError> {
-    let integer = |wanted| {
-        value
-            .as_i64()
-            .or_else(|| whole(value))
-            .ok_or_else(|| wrong(path, value, wanted))
-    };
+    let integer = |wanted| value.as_i64().or_else(|| whole(value)).ok_or_else(|| wrong(path, value, wanted));
     match field.kind {
-        Kind::String => put_bytes(
-            out,
-            number,
-            value
-                .as_str()
-                .ok_or_else(|| wrong(path, value, "string"))?
-                .as_bytes(),
-        ),
+        Kind::String => put_bytes(out, number, value.as_str().ok_or_else(|| wrong(path, value, "string"))?.as_bytes()),
         Kind::Bytes => {
-            let text = value
-                .as_str()
-                .ok_or_else(|| wrong(path, value, "base64 string"))?;
+            let text = value.as_str().ok_or_else(|| wrong(path, value, "base64 string"))?;
             let plain: String = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
-            put_bytes(
-                out,
-                number,
-                &STANDARD
-                    .decode(plain)
-                    .map_err(|_| wrong(path, value, "base64 string"))?,
-            );
+            put_bytes(out, number, &STANDARD.decode(plain).map_err(|_| wrong(path, value, "base64 string"))?);
         }
         Kind::Bool => {
             put_tag(out, number, VARINT);
-            put_varint(
-                out,
-                u64::from(
-                    value
-                        .as_bool()
-                        .ok_or_else(|| wrong(path, value, "boolean"))?,
-                ),
-            );
+            put_varint(out, u64::from(value.as_bool().ok_or_else(|| wrong(path, value, "boolean"))?));
         }
         Kind::Int32 => {
-            let n = i32::try_from(integer("32-bit integer")?)
-                .map_err(|_| wrong(path, value, "32-bit integer"))?;
+            let n = i32::try_from(integer("32-bit integer")?).map_err(|_| wrong(path, value, "32-bit integer"))?;
             put_int(out, number, i64::from(n));
         }
         Kind::Int64 => put_int(out, number, integer("64-bit integer")?),
         Kind::Double => {
             put_tag(out, number, FIXED64);
-            out.extend_from_slice(
-                &value
-                    .as_f64()
-                    .ok_or_else(|| wrong(path, value, "number"))?
-                    .to_le_bytes(),
-            );
+            out.extend_from_slice(&value.as_f64().ok_or_else(|| wrong(path, value, "number"))?.to_le_bytes());
         }
-        Kind::Message(index) => {
-            put_bytes(out, number, &message(table, index, value, path, depth + 1)?)
-        }
+        Kind::Message(index) => put_bytes(out, number, &message(table, index, value, path, depth + 1)?),
         Kind::Missing => {}
     }
     Ok(())
@@ -185,10 +141,7 @@ fn single(
 
 /// `3.0` is an integer in JSON.
 fn whole(value: &Value) -> Option<i64> {
-    value
-        .as_f64()
-        .filter(|f| f.fract() == 0.0 && f.abs() < 9e15)
-        .map(|f| f as i64)
+    value.as_f64().filter(|f| f.fract() == 0.0 && f.abs() < 9e15).map(|f| f as i64)
 }
 
 pub(super) fn wrong(path: &str, value: &Value, wanted: &'static str) -> ProtoError {
@@ -196,11 +149,7 @@ pub(super) fn wrong(path: &str, value: &Value, wanted: &'static str) -> ProtoErr
     if found.len() > 64 {
         found = found.chars().take(60).chain("...".chars()).collect();
     }
-    ProtoError::Value {
-        field: path.to_owned(),
-        found,
-        wanted,
-    }
+    ProtoError::Value { field: path.to_owned(), found, wanted }
 }
 
 fn join(path: &str, name: &str) -> String {

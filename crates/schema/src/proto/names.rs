@@ -10,12 +10,12 @@ pub(super) fn candidates(api_version: &str, kind: &str) -> Vec<String> {
     };
     let mut out = vec![format!("k8s.io.api.{package}.{version}.{kind}")];
     match group {
-        "apiextensions.k8s.io" => out.push(format!(
-            "k8s.io.apiextensions_apiserver.pkg.apis.apiextensions.{version}.{kind}"
-        )),
-        "apiregistration.k8s.io" => out.push(format!(
-            "k8s.io.kube_aggregator.pkg.apis.apiregistration.{version}.{kind}"
-        )),
+        "apiextensions.k8s.io" => {
+            out.push(format!("k8s.io.apiextensions_apiserver.pkg.apis.apiextensions.{version}.{kind}"))
+        }
+        "apiregistration.k8s.io" => {
+            out.push(format!("k8s.io.kube_aggregator.pkg.apis.apiregistration.{version}.{kind}"))
+        }
         _ => {}
     }
     // Options, Status and the like belong to no group and travel under any.

@@ -75,24 +75,15 @@ pub(super) fn decode(
         },
         Special::SchemaOrBool => {
             let mut fields = decode::fields(table, message, bytes, depth)?;
-            fields
-                .remove("schema")
-                .or_else(|| fields.remove("allows"))
-                .unwrap_or(json!(false))
+            fields.remove("schema").or_else(|| fields.remove("allows")).unwrap_or(json!(false))
         }
         Special::SchemaOrArray => {
             let mut fields = decode::fields(table, message, bytes, depth)?;
-            fields
-                .remove("schema")
-                .or_else(|| fields.remove("jSONSchemas"))
-                .unwrap_or(Value::Null)
+            fields.remove("schema").or_else(|| fields.remove("jSONSchemas")).unwrap_or(Value::Null)
         }
         Special::SchemaOrStrings => {
             let mut fields = decode::fields(table, message, bytes, depth)?;
-            fields
-                .remove("schema")
-                .or_else(|| fields.remove("property"))
-                .unwrap_or(Value::Null)
+            fields.remove("schema").or_else(|| fields.remove("property")).unwrap_or(Value::Null)
         }
     })
 }
@@ -111,23 +102,13 @@ pub(super) fn encode(
         Special::Time | Special::MicroTime => {
             let (seconds, nanos) = match value {
                 Value::Null => return Ok(out),
-                _ => rfc3339::parse(string("RFC 3339 time")?)
-                    .ok_or_else(|| wrong(path, value, "RFC 3339 time"))?,
+                _ => rfc3339::parse(string("RFC 3339 time")?).ok_or_else(|| wrong(path, value, "RFC 3339 time"))?,
             };
             put_int(&mut out, 1, seconds);
-            put_int(
-                &mut out,
-                2,
-                if special == Special::Time {
-                    0
-                } else {
-                    i64::from(nanos)
-                },
-            );
+            put_int(&mut out, 2, if special == Special::Time { 0 } else { i64::from(nanos) });
         }
         Special::Duration => {
-            let nanos = duration::parse(string("duration")?)
-                .ok_or_else(|| wrong(path, value, "duration"))?;
+            let nanos = duration::parse(string("duration")?).ok_or_else(|| wrong(path, value, "duration"))?;
             put_int(&mut out, 1, nanos);
         }
         Special::IntOrString => {
@@ -135,11 +116,7 @@ pub(super) fn encode(
                 Value::String(text) => (1, 0, text.as_str()),
                 other => {
                     let number = other.as_i64().and_then(|n| i32::try_from(n).ok());
-                    (
-                        0,
-                        number.ok_or_else(|| wrong(path, value, "32-bit integer or string"))?,
-                        "",
-                    )
+                    (0, number.ok_or_else(|| wrong(path, value, "32-bit integer or string"))?, "")
                 }
             };
             put_int(&mut out, 1, kind);
@@ -154,27 +131,17 @@ pub(super) fn encode(
             };
             put_bytes(&mut out, 1, text.as_bytes());
         }
-        Special::Raw | Special::RawExtension => {
-            put_bytes(&mut out, 1, value.to_string().as_bytes())
-        }
+        Special::Raw | Special::RawExtension => put_bytes(&mut out, 1, value.to_string().as_bytes()),
         Special::SchemaOrBool => match value {
             Value::Bool(allows) => put_int(&mut out, 1, i64::from(*allows)),
             schema => {
-                let wrapped = [
-                    ("allows".to_owned(), json!(true)),
-                    ("schema".to_owned(), schema.clone()),
-                ]
-                .into_iter()
-                .collect();
+                let wrapped =
+                    [("allows".to_owned(), json!(true)), ("schema".to_owned(), schema.clone())].into_iter().collect();
                 encode::fields(table, message, &wrapped, path, depth, &mut out)?;
             }
         },
         Special::SchemaOrArray | Special::SchemaOrStrings => {
-            let list = if special == Special::SchemaOrArray {
-                "jSONSchemas"
-            } else {
-                "property"
-            };
+            let list = if special == Special::SchemaOrArray { "jSONSchemas" } else { "property" };
             let name = if value.is_array() { list } else { "schema" };
             let wrapped = [(name.to_owned(), value.clone())].into_iter().collect();
             encode::fields(table, message, &wrapped, path, depth, &mut out)?;
@@ -213,7 +180,5 @@ fn first_bytes(bytes: &[u8], wanted: u32) -> Result<&[u8], ProtoError> {
 }
 
 fn text(bytes: &[u8], wanted: u32) -> Result<String, ProtoError> {
-    std::str::from_utf8(first_bytes(bytes, wanted)?)
-        .map(str::to_owned)
-        .map_err(|_| ProtoError::Utf8)
+    std::str::from_utf8(first_bytes(bytes, wanted)?).map(str::to_owned).map_err(|_| ProtoError::Utf8)
 }

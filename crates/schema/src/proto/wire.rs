@@ -57,11 +57,7 @@ impl<'a> Reader<'a> {
                 Wire::Bytes(self.take(length)?)
             }
             other => {
-                return Err(ProtoError::WireType {
-                    message: "a message".to_owned(),
-                    number,
-                    wire: other,
-                });
+                return Err(ProtoError::WireType { message: "a message".to_owned(), number, wire: other });
             }
         };
         Ok(Some((number, wire)))
@@ -87,10 +83,7 @@ impl<'a> Reader<'a> {
     }
 
     fn take(&mut self, length: usize) -> Result<&'a [u8], ProtoError> {
-        let (taken, rest) = self
-            .rest
-            .split_at_checked(length)
-            .ok_or(ProtoError::Truncated)?;
+        let (taken, rest) = self.rest.split_at_checked(length).ok_or(ProtoError::Truncated)?;
         self.rest = rest;
         Ok(taken)
     }

@@ -36,10 +36,7 @@ impl FieldSelector {
 
     /// The value a path is required to equal, if the selector says so. Lets a watch on one object skip the scan.
     pub fn required(&self, path: &str) -> Option<&str> {
-        self.terms
-            .iter()
-            .find(|t| t.op == FieldOp::Equals && t.path == path)
-            .map(|t| t.value.as_str())
+        self.terms.iter().find(|t| t.op == FieldOp::Equals && t.path == path).map(|t| t.value.as_str())
     }
 
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
@@ -48,15 +45,9 @@ impl FieldSelector {
             if term.is_empty() {
                 continue;
             }
-            let (path, op, value) = split_term(term).ok_or_else(|| SelectorError::FieldTerm {
-                selector: text.to_owned(),
-                term: term.to_owned(),
-            })?;
-            terms.push(FieldTerm {
-                path: path.to_owned(),
-                op,
-                value: unescape(value)?,
-            });
+            let (path, op, value) = split_term(term)
+                .ok_or_else(|| SelectorError::FieldTerm { selector: text.to_owned(), term: term.to_owned() })?;
+            terms.push(FieldTerm { path: path.to_owned(), op, value: unescape(value)? });
         }
         Ok(Self { terms })
     }
@@ -97,11 +88,7 @@ fn split_term(term: &str) -> Option<(&str, FieldOp, &str)> {
             b'!' | b'=' => &term[index..],
             _ => continue,
         };
-        for (sign, op) in [
-            ("!=", FieldOp::NotEquals),
-            ("==", FieldOp::Equals),
-            ("=", FieldOp::Equals),
-        ] {
+        for (sign, op) in [("!=", FieldOp::NotEquals), ("==", FieldOp::Equals), ("=", FieldOp::Equals)] {
             if let Some(value) = rest.strip_prefix(sign) {
                 return Some((&term[..index], op, value));
             }

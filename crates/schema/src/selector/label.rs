@@ -36,10 +36,7 @@ impl LabelSelector {
     }
 
     pub fn nothing() -> Self {
-        Self {
-            requirements: Vec::new(),
-            nothing: true,
-        }
+        Self { requirements: Vec::new(), nothing: true }
     }
 
     pub fn is_everything(&self) -> bool {
@@ -59,16 +56,10 @@ impl LabelSelector {
     /// assert!(selector.matches(&labels));
     /// ```
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
-        let mut parser = Parser {
-            tokens: tokens(text),
-            at: 0,
-        };
+        let mut parser = Parser { tokens: tokens(text), at: 0 };
         let mut requirements = parser.selector()?;
         requirements.sort_by(|a, b| a.key.cmp(&b.key));
-        Ok(Self {
-            requirements,
-            nothing: false,
-        })
+        Ok(Self { requirements, nothing: false })
     }
 
     /// Reads a `LabelSelector` field. Absent (null) selects nothing and `{}` selects everything, as upstream decided.
@@ -77,9 +68,7 @@ impl LabelSelector {
             Value::Null => return Ok(Self::nothing()),
             Value::Object(fields) => fields,
             other => {
-                return Err(SelectorError::Json(format!(
-                    "{other} is not a valid label selector"
-                )));
+                return Err(SelectorError::Json(format!("{other} is not a valid label selector")));
             }
         };
         let mut requirements = Vec::new();
@@ -87,16 +76,14 @@ impl LabelSelector {
             None | Some(Value::Null) => {}
             Some(Value::Object(labels)) => {
                 for (key, wanted) in labels {
-                    let wanted = wanted.as_str().ok_or_else(|| {
-                        SelectorError::Json(format!("matchLabels: {key}: must be a string"))
-                    })?;
+                    let wanted = wanted
+                        .as_str()
+                        .ok_or_else(|| SelectorError::Json(format!("matchLabels: {key}: must be a string")))?;
                     requirements.push(requirement(key, LabelOp::In([wanted.to_owned()].into()))?);
                 }
             }
             Some(_) => {
-                return Err(SelectorError::Json(
-                    "matchLabels: must be an object".to_owned(),
-                ));
+                return Err(SelectorError::Json("matchLabels: must be an object".to_owned()));
             }
         }
         match fields.get("matchExpressions") {
@@ -107,23 +94,14 @@ impl LabelSelector {
                 }
             }
             Some(_) => {
-                return Err(SelectorError::Json(
-                    "matchExpressions: must be an array".to_owned(),
-                ));
+                return Err(SelectorError::Json("matchExpressions: must be an array".to_owned()));
             }
         }
-        Ok(Self {
-            requirements,
-            nothing: false,
-        })
+        Ok(Self { requirements, nothing: false })
     }
 
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        !self.nothing
-            && self
-                .requirements
-                .iter()
-                .all(|r| r.matches(labels.get(&r.key).map(String::as_str)))
+        !self.nothing && self.requirements.iter().all(|r| r.matches(labels.get(&r.key).map(String::as_str)))
     }
 }
 
@@ -135,32 +113,22 @@ impl Requirement {
             (LabelOp::NotIn(_), None) => true,
             (LabelOp::Exists, label) => label.is_some(),
             (LabelOp::DoesNotExist, label) => label.is_none(),
-            (LabelOp::GreaterThan(bound), Some(label)) => {
-                label.parse::<i64>().is_ok_and(|n| n > *bound)
-            }
-            (LabelOp::LessThan(bound), Some(label)) => {
-                label.parse::<i64>().is_ok_and(|n| n < *bound)
-            }
+            (LabelOp::GreaterThan(bound), Some(label)) => label.parse::<i64>().is_ok_and(|n| n > *bound),
+            (LabelOp::LessThan(bound), Some(label)) => label.parse::<i64>().is_ok_and(|n| n < *bound),
             (LabelOp::In(_) | LabelOp::GreaterThan(_) | LabelOp::LessThan(_), None) => false,
         }
     }
 }
 
 fn expression_of(expression: &Value) -> Result<Requirement, SelectorError> {
-    let key = expression
-        .get("key")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
-    let operator = expression
-        .get("operator")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
+    let key = expression.get("key").and_then(Value::as_str).unwrap_or_default();
+    let operator = expression.get("operator").and_then(Value::as_str).unwrap_or_default();
     let mut values = BTreeSet::new();
     if let Some(Value::Array(list)) = expression.get("values") {
         for value in list {
-            let value = value.as_str().ok_or_else(|| {
-                SelectorError::Json("matchExpressions: values must be strings".to_owned())
-            })?;
+            let value = value
+                .as_str()
+                .ok_or_else(|| SelectorError::Json("matchExpressions: values must be strings".to_owned()))?;
             values.insert(value.to_owned());
         }
     }
@@ -169,8 +137,7 @@ fn expression_of(expression: &Value) -> Result<Requirement, SelectorError> {
             Ok(op)
         } else {
             Err(SelectorError::Json(
-                "values: Invalid value: values set must be empty for exists and does not exist"
-                    .to_owned(),
+                "values: Invalid value: values set must be empty for exists and does not exist".to_owned(),
             ))
         }
     };
@@ -180,9 +147,7 @@ fn expression_of(expression: &Value) -> Result<Requirement, SelectorError> {
         "In" => LabelOp::In(values),
         "NotIn" => LabelOp::NotIn(values),
         other => {
-            return Err(SelectorError::Json(format!(
-                "\"{other}\" is not a valid label selector operator"
-            )));
+            return Err(SelectorError::Json(format!("\"{other}\" is not a valid label selector operator")));
         }
     };
     requirement(key, op)
@@ -197,22 +162,16 @@ fn requirement(key: &str, op: LabelOp) -> Result<Requirement, SelectorError> {
     if let LabelOp::In(values) | LabelOp::NotIn(values) = &op {
         if values.is_empty() {
             return refuse(
-                "values: Invalid value: []: for 'in', 'notin' operators, values set can't be empty"
-                    .to_owned(),
+                "values: Invalid value: []: for 'in', 'notin' operators, values set can't be empty".to_owned(),
             );
         }
         for (index, value) in values.iter().enumerate() {
             if let Err(why) = check_label_value(value) {
-                return refuse(format!(
-                    "values[{index}][{key}]: Invalid value: {value:?}: {why}"
-                ));
+                return refuse(format!("values[{index}][{key}]: Invalid value: {value:?}: {why}"));
             }
         }
     }
-    Ok(Requirement {
-        key: key.to_owned(),
-        op,
-    })
+    Ok(Requirement { key: key.to_owned(), op })
 }
 
 struct Parser {
@@ -276,9 +235,7 @@ impl Parser {
             other => return Err(found(&other, "identifier")),
         };
         if let Err(why) = check_label_key(&key) {
-            return Err(SelectorError::Requirement(format!(
-                "key: Invalid value: {key:?}: {why}"
-            )));
+            return Err(SelectorError::Requirement(format!("key: Invalid value: {key:?}: {why}")));
         }
         if negated {
             return requirement(&key, LabelOp::DoesNotExist);
@@ -352,14 +309,7 @@ impl Parser {
                     return Ok(out);
                 }
                 other => {
-                    return Err(found(
-                        &other,
-                        if pending {
-                            "',', ')' or identifier"
-                        } else {
-                            "',' or ')'"
-                        },
-                    ));
+                    return Err(found(&other, if pending { "',', ')' or identifier" } else { "',' or ')'" }));
                 }
             }
         }

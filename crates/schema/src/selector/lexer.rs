@@ -61,9 +61,7 @@ pub(super) fn tokens(text: &str) -> Vec<Token> {
             '=' if rest.starts_with("=!") => (Token::Bad("=!".to_owned()), 2),
             '=' => (Token::Equals, 1),
             _ => {
-                let end = rest
-                    .find(|c: char| " \t\r\n=!(),><".contains(c))
-                    .unwrap_or(rest.len());
+                let end = rest.find(|c: char| " \t\r\n=!(),><".contains(c)).unwrap_or(rest.len());
                 let word = &rest[..end];
                 let token = match word {
                     "in" => Token::In,

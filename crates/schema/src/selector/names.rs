@@ -32,9 +32,7 @@ pub fn check_label_key(key: &str) -> Result<(), String> {
         }
     }
     if name.is_empty() {
-        return Err(format!(
-            "name part must be non-empty; name part {NAME_RULE}"
-        ));
+        return Err(format!("name part must be non-empty; name part {NAME_RULE}"));
     }
     if name.len() > 63 {
         return Err("name part must be no more than 63 bytes".to_owned());
@@ -50,11 +48,7 @@ pub fn check_label_value(value: &str) -> Result<(), String> {
     if value.len() > 63 {
         return Err("must be no more than 63 bytes".to_owned());
     }
-    if value.is_empty() || is_name(value) {
-        Ok(())
-    } else {
-        Err(VALUE_RULE.to_owned())
-    }
+    if value.is_empty() || is_name(value) { Ok(()) } else { Err(VALUE_RULE.to_owned()) }
 }
 
 /// Whether a string is a qualified name, as label and annotation keys and finalizers are.
@@ -69,9 +63,7 @@ fn is_name(name: &str) -> bool {
     };
     first.is_ascii_alphanumeric()
         && last.is_ascii_alphanumeric()
-        && bytes
-            .iter()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
 }
 
 fn is_subdomain(name: &str) -> bool {
@@ -79,8 +71,6 @@ fn is_subdomain(name: &str) -> bool {
         !part.is_empty()
             && !part.starts_with('-')
             && !part.ends_with('-')
-            && part
-                .bytes()
-                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+            && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
     })
 }

@@ -41,8 +41,7 @@ fn fill(node: &Node, value: &mut Value, depth: usize) {
         }
         Value::Array(list) => {
             if let Some(items) = &node.items {
-                list.iter_mut()
-                    .for_each(|child| fill(items, child, depth + 1));
+                list.iter_mut().for_each(|child| fill(items, child, depth + 1));
             }
         }
         _ => {}

@@ -12,9 +12,7 @@ pub(super) fn string_ok(format: &str, text: &str) -> bool {
     match format {
         "date-time" | "datetime" => rfc3339::parse(text).is_some(),
         "date" => rfc3339::parse(&format!("{text}T00:00:00Z")).is_some(),
-        "byte" => base64::engine::general_purpose::STANDARD
-            .decode(text)
-            .is_ok(),
+        "byte" => base64::engine::general_purpose::STANDARD.decode(text).is_ok(),
         "ipv4" => text.parse::<Ipv4Addr>().is_ok(),
         "ipv6" => text.parse::<Ipv6Addr>().is_ok(),
         "cidr" => is_cidr(text),
@@ -30,18 +28,13 @@ pub(super) fn number_ok(format: &str, number: &Number) -> bool {
     match format {
         "int32" => integer(number).is_none_or(|n| i32::try_from(n).is_ok()),
         "int64" => integer(number).is_none_or(|n| i64::try_from(n).is_ok()),
-        "float" => number
-            .as_f64()
-            .is_none_or(|f| f.abs() <= f64::from(f32::MAX)),
+        "float" => number.as_f64().is_none_or(|f| f.abs() <= f64::from(f32::MAX)),
         _ => true,
     }
 }
 
 fn integer(number: &Number) -> Option<i128> {
-    number
-        .as_i64()
-        .map(i128::from)
-        .or_else(|| number.as_u64().map(i128::from))
+    number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))
 }
 
 fn is_cidr(text: &str) -> bool {
@@ -57,8 +50,7 @@ fn is_cidr(text: &str) -> bool {
 }
 
 fn is_mac(text: &str) -> bool {
-    let hex =
-        |part: &str, len: usize| part.len() == len && part.bytes().all(|b| b.is_ascii_hexdigit());
+    let hex = |part: &str, len: usize| part.len() == len && part.bytes().all(|b| b.is_ascii_hexdigit());
     let groups = |sep: char, len: usize| {
         let parts: Vec<&str> = text.split(sep).collect();
         matches!(parts.len() * len / 2, 6 | 8 | 20) && parts.iter().all(|part| hex(part, len))
@@ -75,9 +67,8 @@ fn is_uuid(text: &str) -> bool {
 /// `1h30m`, `-1.5s`, `0`, and the long unit names that upstream also takes (`3 days`).
 fn is_duration(text: &str) -> bool {
     const UNITS: [&str; 26] = [
-        "ns", "us", "µs", "ms", "s", "m", "h", "d", "w", "nano", "nanos", "micro", "micros",
-        "milli", "millis", "sec", "secs", "second", "seconds", "min", "minute", "minutes", "hour",
-        "hours", "day", "days",
+        "ns", "us", "µs", "ms", "s", "m", "h", "d", "w", "nano", "nanos", "micro", "micros", "milli", "millis", "sec",
+        "secs", "second", "seconds", "min", "minute", "minutes", "hour", "hours", "day", "days",
     ];
     let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
     if rest == "0" {
@@ -87,17 +78,13 @@ fn is_duration(text: &str) -> bool {
         return false;
     }
     while !rest.is_empty() {
-        let digits = rest
-            .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .unwrap_or(rest.len());
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
         let (number, tail) = rest.split_at(digits);
         if number.parse::<f64>().is_err() {
             return false;
         }
         let tail = tail.trim_start();
-        let letters = tail
-            .find(|c: char| !c.is_alphabetic())
-            .unwrap_or(tail.len());
+        let letters = tail.find(|c: char| !c.is_alphabetic()).unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(letters);
         if !UNITS.contains(&unit) && !matches!(unit, "week" | "weeks") {
             return false;

@@ -140,10 +140,7 @@ impl Node {
     }
 
     pub(crate) fn property(&self, name: &str) -> Option<&Node> {
-        let at = self
-            .properties
-            .binary_search_by(|(n, _)| (**n).cmp(name))
-            .ok()?;
+        let at = self.properties.binary_search_by(|(n, _)| (**n).cmp(name)).ok()?;
         self.properties.get(at).map(|(_, node)| &**node)
     }
 }
@@ -154,17 +151,10 @@ pub(super) fn collect_rules(node: &Node, path: &str, depth: usize, out: &mut Vec
         return;
     }
     if let Some(rules) = &node.rules {
-        out.push(Rules {
-            path: path.to_owned(),
-            rules: (**rules).clone(),
-        });
+        out.push(Rules { path: path.to_owned(), rules: (**rules).clone() });
     }
     for (name, child) in &node.properties {
-        let path = if path.is_empty() {
-            name.to_string()
-        } else {
-            format!("{path}.{name}")
-        };
+        let path = if path.is_empty() { name.to_string() } else { format!("{path}.{name}") };
         collect_rules(child, &path, depth + 1, out);
     }
     if let Additional::Node(child) = &node.additional {

@@ -10,20 +10,11 @@ use super::node::{Additional, Checks, ListType, Node, PatchHints, Reference, Typ
 use super::{Cause, Definitions, MAX_DEPTH, Schema, meta};
 
 /// What a schema says to people and tools only. Dropped, so that equal types with different comments are one node.
-const PROSE: [&str; 6] = [
-    "description",
-    "title",
-    "example",
-    "externalDocs",
-    "$schema",
-    "id",
-];
+const PROSE: [&str; 6] = ["description", "title", "example", "externalDocs", "$schema", "id"];
 
 /// Defaults that list keys need and the published definitions leave out.
-const KEY_DEFAULTS: [(&str, &str, &str); 2] = [
-    ("io.k8s.api.core.v1.ContainerPort", "protocol", "TCP"),
-    ("io.k8s.api.core.v1.ServicePort", "protocol", "TCP"),
-];
+const KEY_DEFAULTS: [(&str, &str, &str); 2] =
+    [("io.k8s.api.core.v1.ContainerPort", "protocol", "TCP"), ("io.k8s.api.core.v1.ServicePort", "protocol", "TCP")];
 
 /// Where a schema stands, which decides what it has to say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,16 +36,8 @@ struct At<'a> {
 
 impl At<'_> {
     fn below<'a>(&self, path: &'a str, place: Place) -> At<'a> {
-        let place = if self.place == Place::Condition {
-            Place::Condition
-        } else {
-            place
-        };
-        At {
-            path,
-            place,
-            depth: self.depth + 1,
-        }
+        let place = if self.place == Place::Condition { Place::Condition } else { place };
+        At { path, place, depth: self.depth + 1 }
     }
 }
 
@@ -70,82 +53,38 @@ pub struct Pool {
 impl Pool {
     /// As [`Schema::parse`].
     pub fn parse(&mut self, source: &Value) -> Result<Schema, Vec<Cause>> {
-        let mut reader = Reader {
-            pool: self,
-            causes: Vec::new(),
-            references: None,
-        };
+        let mut reader = Reader { pool: self, causes: Vec::new(), references: None };
         let mut source = source.clone();
         add_type_meta(&mut source);
-        let (_, root) = reader.node(
-            &source,
-            At {
-                path: "openAPIV3Schema",
-                place: Place::Root,
-                depth: 0,
-            },
-        );
+        let (_, root) = reader.node(&source, At { path: "openAPIV3Schema", place: Place::Root, depth: 0 });
         let causes = reader.causes;
         let warnings = std::mem::take(&mut self.warnings);
-        if causes.is_empty() {
-            Ok(Schema {
-                root,
-                warnings: warnings.into(),
-            })
-        } else {
-            Err(causes)
-        }
+        if causes.is_empty() { Ok(Schema { root, warnings: warnings.into() }) } else { Err(causes) }
     }
 
     /// As [`Definitions::parse`].
     pub fn parse_definitions(&mut self, source: &Value) -> Result<Definitions, Vec<Cause>> {
         let Some(entries) = source.as_object() else {
-            return Err(vec![Cause::type_invalid(
-                "definitions",
-                &json!(type_name(source)),
-                "must be an object",
-            )]);
+            return Err(vec![Cause::type_invalid("definitions", &json!(type_name(source)), "must be an object")]);
         };
-        let slots: BTreeMap<String, Arc<OnceLock<Arc<Node>>>> = entries
-            .keys()
-            .map(|name| (name.clone(), Arc::default()))
-            .collect();
+        let slots: BTreeMap<String, Arc<OnceLock<Arc<Node>>>> =
+            entries.keys().map(|name| (name.clone(), Arc::default())).collect();
         let mut causes = Vec::new();
         for (name, entry) in entries {
-            let mut reader = Reader {
-                pool: self,
-                causes: Vec::new(),
-                references: Some(&slots),
-            };
-            let (_, mut node) = reader.node(
-                &with_key_defaults(name, entry),
-                At {
-                    path: name,
-                    place: Place::Root,
-                    depth: 0,
-                },
-            );
+            let mut reader = Reader { pool: self, causes: Vec::new(), references: Some(&slots) };
+            let (_, mut node) =
+                reader.node(&with_key_defaults(name, entry), At { path: name, place: Place::Root, depth: 0 });
             causes.append(&mut reader.causes);
             // Clients write quantities as numbers too, and the published definition does not say so.
             if name.ends_with(".api.resource.Quantity") {
-                node = Arc::new(Node {
-                    preserve_unknown: true,
-                    ..Node::default()
-                });
+                node = Arc::new(Node { preserve_unknown: true, ..Node::default() });
             }
             if let Some(slot) = slots.get(name) {
                 let _ = slot.set(node);
             }
         }
         let warnings = std::mem::take(&mut self.warnings);
-        if causes.is_empty() {
-            Ok(Definitions {
-                by_name: slots,
-                warnings: warnings.into(),
-            })
-        } else {
-            Err(causes)
-        }
+        if causes.is_empty() { Ok(Definitions { by_name: slots, warnings: warnings.into() }) } else { Err(causes) }
     }
 
     /// How many distinct nodes are held.
@@ -161,8 +100,7 @@ impl Pool {
     pub fn shrink(&mut self) {
         loop {
             let before = self.nodes.len();
-            self.nodes
-                .retain(|_, (_, node)| Arc::strong_count(node) > 1);
+            self.nodes.retain(|_, (_, node)| Arc::strong_count(node) > 1);
             if self.nodes.len() == before {
                 return;
             }
@@ -175,9 +113,7 @@ impl Pool {
         }
         let compiled = Regex::new(pattern).ok();
         if compiled.is_none() {
-            self.warnings.push(format!(
-                "pattern {pattern:?} is not supported and will not be checked"
-            ));
+            self.warnings.push(format!("pattern {pattern:?} is not supported and will not be checked"));
         }
         self.patterns.insert(pattern.to_owned(), compiled.clone());
         compiled
@@ -189,41 +125,28 @@ fn add_type_meta(source: &mut Value) {
     let Some(fields) = source.as_object_mut() else {
         return;
     };
-    let Some(properties) = fields
-        .entry("properties")
-        .or_insert_with(|| json!({}))
-        .as_object_mut()
-    else {
+    let Some(properties) = fields.entry("properties").or_insert_with(|| json!({})).as_object_mut() else {
         return;
     };
     let mut metadata = meta::object_meta();
     // Rules on the object's name are the one thing a definition may add to metadata.
     for name in ["name", "generateName"] {
         let pointer = format!("/properties/{name}");
-        let own = properties
-            .get("metadata")
-            .and_then(|m| m.pointer(&pointer))
-            .cloned();
+        let own = properties.get("metadata").and_then(|m| m.pointer(&pointer)).cloned();
         if let (Some(own), Some(slot)) = (own, metadata.pointer_mut(&pointer)) {
             *slot = own;
         }
     }
     properties.insert("metadata".to_owned(), metadata);
     for name in ["apiVersion", "kind"] {
-        properties
-            .entry(name)
-            .or_insert_with(|| json!({"type": "string"}));
+        properties.entry(name).or_insert_with(|| json!({"type": "string"}));
     }
 }
 
 fn with_key_defaults(name: &str, entry: &Value) -> Value {
     let mut entry = entry.clone();
-    for (_, property, default) in KEY_DEFAULTS
-        .iter()
-        .filter(|(definition, ..)| *definition == name)
-    {
-        if let Some(Value::Object(property)) = entry.pointer_mut(&format!("/properties/{property}"))
-        {
+    for (_, property, default) in KEY_DEFAULTS.iter().filter(|(definition, ..)| *definition == name) {
+        if let Some(Value::Object(property)) = entry.pointer_mut(&format!("/properties/{property}")) {
             property.entry("default").or_insert_with(|| json!(default));
         }
     }
@@ -241,16 +164,11 @@ impl Reader<'_> {
     fn node(&mut self, source: &Value, at: At<'_>) -> (usize, Arc<Node>) {
         let At { path, depth, .. } = at;
         if depth > MAX_DEPTH {
-            self.causes
-                .push(Cause::forbidden(path, "schema is nested too deeply"));
+            self.causes.push(Cause::forbidden(path, "schema is nested too deeply"));
             return (0, Arc::default());
         }
         let Some(fields) = source.as_object() else {
-            self.causes.push(Cause::type_invalid(
-                path,
-                &json!(type_name(source)),
-                "must be an object",
-            ));
+            self.causes.push(Cause::type_invalid(path, &json!(type_name(source)), "must be an object"));
             return (0, Arc::default());
         };
         let embedded_source;
@@ -283,14 +201,7 @@ impl Reader<'_> {
     }
 
     /// Reads what can be read on its own, and writes to `key` what makes the node differ from others.
-    fn attribute(
-        &mut self,
-        node: &mut Node,
-        key: &mut Map<String, Value>,
-        name: &str,
-        value: &Value,
-        at: At<'_>,
-    ) {
+    fn attribute(&mut self, node: &mut Node, key: &mut Map<String, Value>, name: &str, value: &Value, at: At<'_>) {
         let path = at.path;
         match name {
             "properties" => {
@@ -300,10 +211,8 @@ impl Reader<'_> {
                 let mut children = Vec::with_capacity(entries.len());
                 let mut ids = Map::new();
                 for (property, schema) in entries {
-                    let (id, child) = self.node(
-                        schema,
-                        at.below(&format!("{path}.properties[{property}]"), Place::Field),
-                    );
+                    let (id, child) =
+                        self.node(schema, at.below(&format!("{path}.properties[{property}]"), Place::Field));
                     ids.insert(property.clone(), json!(id));
                     children.push((property.as_str().into(), child));
                 }
@@ -313,33 +222,23 @@ impl Reader<'_> {
             }
             "additionalProperties" => match value {
                 Value::Bool(allowed) => {
-                    node.additional = if *allowed {
-                        Additional::Any
-                    } else {
-                        Additional::Absent
-                    };
+                    node.additional = if *allowed { Additional::Any } else { Additional::Absent };
                     key.insert(name.to_owned(), value.clone());
                 }
                 schema => {
-                    let (id, child) = self.node(
-                        schema,
-                        at.below(&format!("{path}.additionalProperties"), Place::Field),
-                    );
+                    let (id, child) =
+                        self.node(schema, at.below(&format!("{path}.additionalProperties"), Place::Field));
                     node.additional = Additional::Node(child);
                     key.insert(name.to_owned(), json!(id));
                 }
             },
             "items" => {
-                let (id, child) =
-                    self.node(value, at.below(&format!("{path}.items"), Place::Items));
+                let (id, child) = self.node(value, at.below(&format!("{path}.items"), Place::Items));
                 node.items = Some(child);
                 key.insert(name.to_owned(), json!(id));
             }
             "$ref" => {
-                let target = value
-                    .as_str()
-                    .and_then(|r| r.rsplit('/').next())
-                    .unwrap_or_default();
+                let target = value.as_str().and_then(|r| r.rsplit('/').next()).unwrap_or_default();
                 match self.references.and_then(|slots| slots.get(target)) {
                     Some(slot) => {
                         node.reference = Some(Reference(slot.clone()));
@@ -351,10 +250,7 @@ impl Reader<'_> {
                         node.preserve_unknown = true;
                         key.insert("x-missing".to_owned(), json!(target));
                     }
-                    None => self.causes.push(Cause::forbidden(
-                        format!("{path}.$ref"),
-                        "$ref is not supported",
-                    )),
+                    None => self.causes.push(Cause::forbidden(format!("{path}.$ref"), "$ref is not supported")),
                 }
             }
             "allOf" | "anyOf" | "oneOf" => {
@@ -375,10 +271,7 @@ impl Reader<'_> {
                 let mut ids = Vec::new();
                 let mut nodes = Vec::new();
                 for (index, one) in list.iter().enumerate() {
-                    let (id, child) = self.node(
-                        one,
-                        at.below(&format!("{path}.{name}[{index}]"), Place::Condition),
-                    );
+                    let (id, child) = self.node(one, at.below(&format!("{path}.{name}[{index}]"), Place::Condition));
                     ids.push(id);
                     nodes.push(child);
                 }
@@ -392,8 +285,7 @@ impl Reader<'_> {
                 key.insert(name.to_owned(), json!(ids));
             }
             "not" => {
-                let (id, child) =
-                    self.node(value, at.below(&format!("{path}.not"), Place::Condition));
+                let (id, child) = self.node(value, at.below(&format!("{path}.not"), Place::Condition));
                 checks(node).not = Some(child);
                 key.insert(name.to_owned(), json!(id));
             }
@@ -439,18 +331,9 @@ impl Reader<'_> {
     }
 
     /// What needs more than one attribute to be read.
-    fn finish(
-        &mut self,
-        node: &mut Node,
-        key: &mut Map<String, Value>,
-        fields: &Map<String, Value>,
-        at: At<'_>,
-    ) {
+    fn finish(&mut self, node: &mut Node, key: &mut Map<String, Value>, fields: &Map<String, Value>, at: At<'_>) {
         let At { path, depth, .. } = at;
-        for (limit, exclusive) in [
-            ("minimum", "exclusiveMinimum"),
-            ("maximum", "exclusiveMaximum"),
-        ] {
+        for (limit, exclusive) in [("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")] {
             if let Some(bound) = fields.get(limit).and_then(Value::as_f64) {
                 let bound = Some((bound, flag(fields, exclusive)));
                 match limit {
@@ -463,12 +346,7 @@ impl Reader<'_> {
             None => ListType::Unset,
             Some("atomic") => ListType::Atomic,
             Some("set") => ListType::Set,
-            Some("map") => ListType::Map(
-                fields
-                    .get("x-kubernetes-list-map-keys")
-                    .map(strings)
-                    .unwrap_or_default(),
-            ),
+            Some("map") => ListType::Map(fields.get("x-kubernetes-list-map-keys").map(strings).unwrap_or_default()),
             Some(other) => {
                 let supported = ["atomic", "map", "set"].map(Value::from);
                 self.causes.push(Cause::not_supported(
@@ -479,18 +357,12 @@ impl Reader<'_> {
                 ListType::Unset
             }
         };
-        if let Some(strategy) = fields
-            .get("x-kubernetes-patch-strategy")
-            .and_then(Value::as_str)
-        {
+        if let Some(strategy) = fields.get("x-kubernetes-patch-strategy").and_then(Value::as_str) {
             let has = |word: &str| strategy.split(',').any(|s| s.trim() == word);
             node.patch = Some(Box::new(PatchHints {
                 merge: has("merge"),
                 replace: has("replace"),
-                merge_key: fields
-                    .get("x-kubernetes-patch-merge-key")
-                    .and_then(Value::as_str)
-                    .map(Into::into),
+                merge_key: fields.get("x-kubernetes-patch-merge-key").and_then(Value::as_str).map(Into::into),
             }));
         }
         if node.int_or_string {
@@ -501,9 +373,8 @@ impl Reader<'_> {
         } else {
             // Only what the server's own types mean by a default; the rest are the zero values of Go structs.
             node.default = node.default.take().filter(|d| !is_zero(d));
-            let free = node.properties.is_empty()
-                && matches!(node.additional, Additional::Absent)
-                && node.items.is_none();
+            let free =
+                node.properties.is_empty() && matches!(node.additional, Additional::Absent) && node.items.is_none();
             let untyped = node.kind.is_none() && !node.int_or_string && node.reference.is_none();
             if depth <= MAX_DEPTH && free && (untyped || node.kind == Some(Type::Object)) {
                 node.preserve_unknown = true;
@@ -520,11 +391,7 @@ impl Reader<'_> {
             Place::Root if node.kind.is_none() => "must not be empty at the root",
             Place::Root if node.kind != Some(Type::Object) => {
                 let found = json!(node.kind.map_or("", Type::name));
-                return self.causes.push(Cause::invalid(
-                    field(),
-                    &found,
-                    "must be object at the root",
-                ));
+                return self.causes.push(Cause::invalid(field(), &found, "must be object at the root"));
             }
             Place::Field if untyped => "must not be empty for specified object fields",
             Place::Items if untyped => "must not be empty for specified array items",
@@ -543,25 +410,15 @@ impl Reader<'_> {
             Some("boolean") => Type::Boolean,
             Some("") => return None,
             _ => {
-                let supported =
-                    ["array", "boolean", "integer", "number", "object", "string"].map(Value::from);
-                self.causes.push(Cause::not_supported(
-                    format!("{path}.type"),
-                    value,
-                    &supported,
-                ));
+                let supported = ["array", "boolean", "integer", "number", "object", "string"].map(Value::from);
+                self.causes.push(Cause::not_supported(format!("{path}.type"), value, &supported));
                 return None;
             }
         };
         Some(kind)
     }
 
-    fn object<'v>(
-        &mut self,
-        value: &'v Value,
-        path: &str,
-        name: &str,
-    ) -> Option<&'v Map<String, Value>> {
+    fn object<'v>(&mut self, value: &'v Value, path: &str, name: &str) -> Option<&'v Map<String, Value>> {
         let fields = value.as_object();
         if fields.is_none() {
             self.causes.push(Cause::type_invalid(
@@ -583,12 +440,7 @@ fn flag(fields: &Map<String, Value>, name: &str) -> bool {
 }
 
 fn strings(value: &Value) -> Box<[Box<str>]> {
-    value
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(|v| v.as_str().map(Into::into))
-        .collect()
+    value.as_array().into_iter().flatten().filter_map(|v| v.as_str().map(Into::into)).collect()
 }
 
 fn is_zero(value: &Value) -> bool {

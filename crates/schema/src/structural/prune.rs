@@ -35,13 +35,7 @@ fn member<'a>(node: &'a Node, name: &str) -> Member<'a> {
     }
 }
 
-fn prune_node(
-    node: &Node,
-    value: &mut Value,
-    path: &mut String,
-    depth: usize,
-    found: &mut Vec<String>,
-) {
+fn prune_node(node: &Node, value: &mut Value, path: &mut String, depth: usize, found: &mut Vec<String>) {
     let node = node.resolve();
     if depth > MAX_DEPTH {
         return;

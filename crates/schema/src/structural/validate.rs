@@ -29,17 +29,8 @@ fn check(node: &Node, value: &Value, path: &mut String, depth: usize, found: &mu
         return;
     }
     if !type_fits(node, value) {
-        let wanted = if node.int_or_string {
-            "integer,string"
-        } else {
-            node.kind.map_or("", Type::name)
-        };
-        found.push(wrong_type(
-            path,
-            wanted,
-            &json!(type_name(value)),
-            type_name(value),
-        ));
+        let wanted = if node.int_or_string { "integer,string" } else { node.kind.map_or("", Type::name) };
+        found.push(wrong_type(path, wanted, &json!(type_name(value)), type_name(value)));
         return;
     }
     if let Some(checks) = &node.checks {
@@ -92,66 +83,39 @@ fn type_fits(node: &Node, value: &Value) -> bool {
 }
 
 fn check_value(checks: &Checks, value: &Value, path: &str, found: &mut Vec<Cause>) {
-    let mut invalid = |detail: String| {
-        found.push(Cause::invalid(
-            path,
-            value,
-            format!("{path} in body {detail}"),
-        ))
-    };
+    let mut invalid = |detail: String| found.push(Cause::invalid(path, value, format!("{path} in body {detail}")));
     match value {
         Value::String(text) => {
             let length = text.chars().count() as u64;
             if let Some(min) = checks.min_length.filter(|min| length < *min) {
                 invalid(format!("should be at least {min} chars long"));
             }
-            if let Some((pattern, _)) = checks
-                .pattern
-                .as_ref()
-                .filter(|(_, regex)| !regex.is_match(text))
-            {
+            if let Some((pattern, _)) = checks.pattern.as_ref().filter(|(_, regex)| !regex.is_match(text)) {
                 invalid(format!("should match '{pattern}'"));
             }
             if let Some(max) = checks.max_length.filter(|max| length > *max) {
                 found.push(Cause::too_long(path, max));
             }
-            if let Some(format) = checks
-                .format
-                .as_deref()
-                .filter(|f| !format::string_ok(f, text))
-            {
+            if let Some(format) = checks.format.as_deref().filter(|f| !format::string_ok(f, text)) {
                 found.push(wrong_type(path, format, value, text));
             }
         }
         Value::Number(number) => {
             let float = number.as_f64().unwrap_or_default();
             match checks.minimum {
-                Some((min, true)) if float <= min => {
-                    invalid(format!("should be greater than {min}"))
-                }
-                Some((min, false)) if float < min => {
-                    invalid(format!("should be greater than or equal to {min}"))
-                }
+                Some((min, true)) if float <= min => invalid(format!("should be greater than {min}")),
+                Some((min, false)) if float < min => invalid(format!("should be greater than or equal to {min}")),
                 _ => {}
             }
             match checks.maximum {
                 Some((max, true)) if float >= max => invalid(format!("should be less than {max}")),
-                Some((max, false)) if float > max => {
-                    invalid(format!("should be less than or equal to {max}"))
-                }
+                Some((max, false)) if float > max => invalid(format!("should be less than or equal to {max}")),
                 _ => {}
             }
-            if let Some(step) = checks
-                .multiple_of
-                .filter(|step| (float / step).fract() != 0.0)
-            {
+            if let Some(step) = checks.multiple_of.filter(|step| (float / step).fract() != 0.0) {
                 invalid(format!("should be a multiple of {step}"));
             }
-            if let Some(format) = checks
-                .format
-                .as_deref()
-                .filter(|f| !format::number_ok(f, number))
-            {
+            if let Some(format) = checks.format.as_deref().filter(|f| !format::number_ok(f, number)) {
                 found.push(wrong_type(path, format, value, &number.to_string()));
             }
         }
@@ -167,16 +131,10 @@ fn check_value(checks: &Checks, value: &Value, path: &str, found: &mut Vec<Cause
             }
         }
         Value::Object(fields) => {
-            if let Some(min) = checks
-                .min_properties
-                .filter(|min| (fields.len() as u64) < *min)
-            {
+            if let Some(min) = checks.min_properties.filter(|min| (fields.len() as u64) < *min) {
                 invalid(format!("should have at least {min} properties"));
             }
-            if let Some(max) = checks
-                .max_properties
-                .filter(|max| fields.len() as u64 > *max)
-            {
+            if let Some(max) = checks.max_properties.filter(|max| fields.len() as u64 > *max) {
                 found.push(Cause::too_many(path, fields.len(), max));
             }
         }
@@ -187,66 +145,38 @@ fn check_value(checks: &Checks, value: &Value, path: &str, found: &mut Vec<Cause
     }
 }
 
-fn check_combined(
-    checks: &Checks,
-    value: &Value,
-    path: &mut String,
-    depth: usize,
-    found: &mut Vec<Cause>,
-) {
+fn check_combined(checks: &Checks, value: &Value, path: &mut String, depth: usize, found: &mut Vec<Cause>) {
     let faults = |node: &Node, path: &mut String| {
         let mut inner = Vec::new();
         check(node, value, path, depth + 1, &mut inner);
         inner
     };
     // Neither field nor value are given here, as upstream does: the value may be a whole document.
-    let refuse = |path: &str, text: &str| {
-        Cause::invalid(NO_FIELD, &json!(""), format!("\"{path}\" must {text}"))
-    };
-    let all: Vec<_> = checks
-        .all_of
-        .iter()
-        .map(|node| faults(node, path))
-        .collect();
+    let refuse = |path: &str, text: &str| Cause::invalid(NO_FIELD, &json!(""), format!("\"{path}\" must {text}"));
+    let all: Vec<_> = checks.all_of.iter().map(|node| faults(node, path)).collect();
     match all.iter().filter(|inner| inner.is_empty()).count() {
         valid if valid == all.len() => {}
-        0 => found.push(refuse(
-            path,
-            "validate all the schemas (allOf). None validated",
-        )),
+        0 => found.push(refuse(path, "validate all the schemas (allOf). None validated")),
         _ => found.push(refuse(path, "validate all the schemas (allOf)")),
     }
     found.extend(all.into_iter().flatten());
     if !checks.any_of.is_empty() {
-        let all: Vec<_> = checks
-            .any_of
-            .iter()
-            .map(|node| faults(node, path))
-            .collect();
+        let all: Vec<_> = checks.any_of.iter().map(|node| faults(node, path)).collect();
         if all.iter().all(|inner| !inner.is_empty()) {
             found.push(refuse(path, "validate at least one schema (anyOf)"));
             found.extend(all.into_iter().min_by_key(Vec::len).unwrap_or_default());
         }
     }
     if !checks.one_of.is_empty() {
-        let all: Vec<_> = checks
-            .one_of
-            .iter()
-            .map(|node| faults(node, path))
-            .collect();
+        let all: Vec<_> = checks.one_of.iter().map(|node| faults(node, path)).collect();
         match all.iter().filter(|inner| inner.is_empty()).count() {
             1 => {}
             0 => {
-                found.push(refuse(
-                    path,
-                    "validate one and only one schema (oneOf). Found none valid",
-                ));
+                found.push(refuse(path, "validate one and only one schema (oneOf). Found none valid"));
                 found.extend(all.into_iter().min_by_key(Vec::len).unwrap_or_default());
             }
             valid => {
-                let text = format!(
-                    "validate one and only one schema (oneOf). Found {valid} valid alternatives"
-                );
+                let text = format!("validate one and only one schema (oneOf). Found {valid} valid alternatives");
                 found.push(refuse(path, &text));
             }
         }
@@ -279,10 +209,8 @@ fn check_duplicates(node: &Node, list: &[Value], path: &mut String, found: &mut 
                 let Some(fields) = item.as_object() else {
                     continue;
                 };
-                let picked: serde_json::Map<_, _> = keys
-                    .iter()
-                    .filter_map(|key| Some((key.to_string(), fields.get(&**key)?.clone())))
-                    .collect();
+                let picked: serde_json::Map<_, _> =
+                    keys.iter().filter_map(|key| Some((key.to_string(), fields.get(&**key)?.clone()))).collect();
                 let picked = Value::Object(picked);
                 if !seen.insert(canonical(&picked)) {
                     push_index(path, index);
@@ -295,11 +223,7 @@ fn check_duplicates(node: &Node, list: &[Value], path: &mut String, found: &mut 
 }
 
 fn wrong_type(path: &str, wanted: &str, shown: &Value, actual: &str) -> Cause {
-    Cause::type_invalid(
-        path,
-        shown,
-        format!("{path} in body must be of type {wanted}: {actual:?}"),
-    )
+    Cause::type_invalid(path, shown, format!("{path} in body must be of type {wanted}: {actual:?}"))
 }
 
 /// Equality as JSON Schema has it: numbers by value, however they are written.

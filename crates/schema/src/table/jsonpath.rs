@@ -54,15 +54,10 @@ enum Operand {
 
 impl JsonPath {
     pub fn parse(text: &str) -> Result<Self, PathError> {
-        let fail = |why| PathError {
-            path: text.to_owned(),
-            why,
-        };
+        let fail = |why| PathError { path: text.to_owned(), why };
         let inner = text.trim();
         let inner = match inner.strip_prefix('{') {
-            Some(rest) => rest
-                .strip_suffix('}')
-                .ok_or_else(|| fail("unclosed brace"))?,
+            Some(rest) => rest.strip_suffix('}').ok_or_else(|| fail("unclosed brace"))?,
             None => inner,
         };
         let inner = inner.strip_prefix('$').unwrap_or(inner);
@@ -96,32 +91,24 @@ fn follow<'a>(steps: &[Step], document: &'a Value) -> Vec<&'a Value> {
 fn take<'a>(step: &Step, value: &'a Value) -> Vec<&'a Value> {
     match (step, value) {
         (Step::Field(name), Value::Object(fields)) => fields.get(name).into_iter().collect(),
-        (Step::Index(index), Value::Array(list)) => place(*index, list.len())
-            .and_then(|at| list.get(at))
-            .into_iter()
-            .collect(),
+        (Step::Index(index), Value::Array(list)) => {
+            place(*index, list.len()).and_then(|at| list.get(at)).into_iter().collect()
+        }
         (Step::Slice(from, to), Value::Array(list)) => {
-            let bound =
-                |at: i64| place(at, list.len()).unwrap_or(if at < 0 { 0 } else { list.len() });
+            let bound = |at: i64| place(at, list.len()).unwrap_or(if at < 0 { 0 } else { list.len() });
             let (from, to) = (from.map_or(0, bound), to.map_or(list.len(), bound));
             list.get(from..to).into_iter().flatten().collect()
         }
         (Step::All, Value::Array(list)) => list.iter().collect(),
         (Step::All, Value::Object(fields)) => fields.values().collect(),
-        (Step::Filter(filter), Value::Array(list)) => {
-            list.iter().filter(|item| filter.holds(item)).collect()
-        }
+        (Step::Filter(filter), Value::Array(list)) => list.iter().filter(|item| filter.holds(item)).collect(),
         _ => Vec::new(),
     }
 }
 
 fn place(index: i64, len: usize) -> Option<usize> {
     let len = i64::try_from(len).ok()?;
-    let at = if index < 0 {
-        index.checked_add(len)?
-    } else {
-        index
-    };
+    let at = if index < 0 { index.checked_add(len)? } else { index };
     usize::try_from(at).ok().filter(|_| at < len)
 }
 
@@ -242,11 +229,7 @@ impl Reader<'_> {
                 Step::Index(from.ok_or("an index is missing")?)
             }
         };
-        if self.eat("]") {
-            Ok(step)
-        } else {
-            Err("unclosed bracket")
-        }
+        if self.eat("]") { Ok(step) } else { Err("unclosed bracket") }
     }
 
     fn filter(&mut self) -> Result<Filter, &'static str> {
@@ -265,30 +248,24 @@ impl Reader<'_> {
             (">", Operator::Greater),
         ];
         let Some((_, operator)) = operators.into_iter().find(|(sign, _)| self.eat(sign)) else {
-            return Ok(Filter {
-                left,
-                compare: None,
-            });
+            return Ok(Filter { left, compare: None });
         };
         self.spaces();
-        let operand =
-            if self.eat("@") {
-                Operand::Path(self.steps(1)?)
-            } else if self.rest.starts_with(['\'', '"']) {
-                Operand::Literal(Value::String(self.quoted()?))
-            } else {
-                let end = self.rest.find([')', ' ']).unwrap_or(self.rest.len());
-                let (word, rest) = self.rest.split_at(end);
-                self.rest = rest;
-                Operand::Literal(serde_json::from_str(word).map_err(
-                    |_| "a filter compares with a quoted string, a number or true/false",
-                )?)
-            };
+        let operand = if self.eat("@") {
+            Operand::Path(self.steps(1)?)
+        } else if self.rest.starts_with(['\'', '"']) {
+            Operand::Literal(Value::String(self.quoted()?))
+        } else {
+            let end = self.rest.find([')', ' ']).unwrap_or(self.rest.len());
+            let (word, rest) = self.rest.split_at(end);
+            self.rest = rest;
+            Operand::Literal(
+                serde_json::from_str(word)
+                    .map_err(|_| "a filter compares with a quoted string, a number or true/false")?,
+            )
+        };
         self.spaces();
-        Ok(Filter {
-            left,
-            compare: Some((operator, operand)),
-        })
+        Ok(Filter { left, compare: Some((operator, operand)) })
     }
 
     fn spaces(&mut self) {
@@ -296,19 +273,13 @@ impl Reader<'_> {
     }
 
     fn integer(&mut self) -> Result<Option<i64>, &'static str> {
-        let end = self
-            .rest
-            .find(|c: char| !c.is_ascii_digit() && c != '-')
-            .unwrap_or(self.rest.len());
+        let end = self.rest.find(|c: char| !c.is_ascii_digit() && c != '-').unwrap_or(self.rest.len());
         let (digits, rest) = self.rest.split_at(end);
         self.rest = rest;
         if digits.is_empty() {
             return Ok(None);
         }
-        digits
-            .parse()
-            .map(Some)
-            .map_err(|_| "an index must be an integer")
+        digits.parse().map(Some).map_err(|_| "an index must be an integer")
     }
 
     fn quoted(&mut self) -> Result<String, &'static str> {

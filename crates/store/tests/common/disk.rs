@@ -67,22 +67,14 @@ impl Disk {
     /// The files as the system that is running now sees them.
     pub fn mount(&self) -> Arc<dyn Files> {
         let boot = self.lock().boot;
-        Arc::new(Mounted {
-            disk: self.clone(),
-            boot,
-        })
+        Arc::new(Mounted { disk: self.clone(), boot })
     }
 
     /// Another disk with the same files.
     pub fn copy(&self) -> Self {
         let state = self.lock();
         let (inodes, names) = (state.inodes.clone(), state.names.clone());
-        Self(Arc::new(Mutex::new(State {
-            inodes,
-            durable_names: names.clone(),
-            names,
-            ..State::default()
-        })))
+        Self(Arc::new(Mutex::new(State { inodes, durable_names: names.clone(), names, ..State::default() })))
     }
 
     /// The power fails after so many more operations.
@@ -149,11 +141,7 @@ impl Disk {
 
     pub fn used(&self) -> usize {
         let state = self.lock();
-        state
-            .names
-            .values()
-            .map(|&inode| state.inodes[inode].content.len())
-            .sum()
+        state.names.values().map(|&inode| state.inodes[inode].content.len()).sum()
     }
 
     pub fn fail_sync(&self, fail: bool) {
@@ -187,24 +175,14 @@ impl State {
                 None => self.cut = true,
             }
         }
-        if self.cut || self.boot != boot {
-            Err(io::Error::other("no power"))
-        } else {
-            Ok(())
-        }
+        if self.cut || self.boot != boot { Err(io::Error::other("no power")) } else { Ok(()) }
     }
 
     fn has_room(&self, inode: usize, length: usize) -> io::Result<()> {
-        let used: usize = self
-            .names
-            .values()
-            .map(|&other| self.inodes[other].content.len())
-            .sum();
+        let used: usize = self.names.values().map(|&other| self.inodes[other].content.len()).sum();
         let growth = length.saturating_sub(self.inodes[inode].content.len());
         match self.room {
-            Some(room) if growth > 0 && used + growth > room => {
-                Err(io::ErrorKind::StorageFull.into())
-            }
+            Some(room) if growth > 0 && used + growth > room => Err(io::ErrorKind::StorageFull.into()),
             _ => Ok(()),
         }
     }
@@ -216,11 +194,7 @@ impl State {
         if let Some(new) = new {
             self.names.insert(new.into(), inode);
         }
-        self.unsynced_names.push(Renaming {
-            old: old.map(Into::into),
-            new: new.map(Into::into),
-            inode,
-        });
+        self.unsynced_names.push(Renaming { old: old.map(Into::into), new: new.map(Into::into), inode });
     }
 }
 
@@ -237,20 +211,12 @@ impl Mounted {
     }
 
     fn handle(&self, inode: usize) -> Box<dyn LogFile> {
-        Box::new(Handle {
-            disk: self.disk.clone(),
-            boot: self.boot,
-            inode,
-        })
+        Box::new(Handle { disk: self.disk.clone(), boot: self.boot, inode })
     }
 }
 
 fn lookup(state: &State, name: &str) -> io::Result<usize> {
-    state
-        .names
-        .get(name)
-        .copied()
-        .ok_or_else(|| io::ErrorKind::NotFound.into())
+    state.names.get(name).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 impl Files for Mounted {
@@ -322,11 +288,7 @@ impl LogFile for Handle {
         let offset = offset as usize;
         // A full disk takes the first part of a write.
         let full = state.has_room(self.inode, offset + bytes.len());
-        let bytes = if full.is_err() {
-            &bytes[..bytes.len() / 2]
-        } else {
-            bytes
-        };
+        let bytes = if full.is_err() { &bytes[..bytes.len() / 2] } else { bytes };
         let inode = &mut state.inodes[self.inode];
         write(&mut inode.content, offset, bytes);
         inode.unsynced.push(Pending::Write(offset, bytes.to_vec()));

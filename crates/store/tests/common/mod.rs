@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ferrovirt_store::{
-    Change, CommitError, Durability, Entry, Event, EventKind, Expect, Key, Meta, Options, Store,
-    Value, Write,
+    Change, CommitError, Durability, Entry, Event, EventKind, Expect, Key, Meta, Options, Store, Value, Write,
 };
 
 pub mod disk;
@@ -25,22 +24,14 @@ impl Meta for Word {
     fn from_bytes(_: &str, bytes: &[u8]) -> Result<Self, NotOurs> {
         let text = std::str::from_utf8(bytes).map_err(|_| NotOurs)?;
         let (word, rest) = text.split_once(' ').ok_or(NotOurs)?;
-        if rest.starts_with("rev=") && rest.ends_with('.') {
-            Ok(Self(word.into()))
-        } else {
-            Err(NotOurs)
-        }
+        if rest.starts_with("rev=") && rest.ends_with('.') { Ok(Self(word.into())) } else { Err(NotOurs) }
     }
 }
 
 pub type Db = Store<Word>;
 
 pub fn value(word: &str) -> Value<Word> {
-    Value {
-        head: Bytes::from(format!("{word} rev=")),
-        tail: Bytes::from_static(b"."),
-        meta: Word(word.into()),
-    }
+    Value { head: Bytes::from(format!("{word} rev=")), tail: Bytes::from_static(b"."), meta: Word(word.into()) }
 }
 
 pub fn key(name: &str) -> Key {
@@ -61,19 +52,11 @@ pub fn put(name: &str, word: &str) -> Write<Word> {
 }
 
 pub fn delete(name: &str) -> Write<Word> {
-    Write {
-        change: Change::Delete {
-            last: value("last"),
-        },
-        ..put(name, "")
-    }
+    Write { change: Change::Delete { last: value("last") }, ..put(name, "") }
 }
 
 pub fn of(resource: &str, write: Write<Word>) -> Write<Word> {
-    Write {
-        resource: resource.into(),
-        ..write
-    }
+    Write { resource: resource.into(), ..write }
 }
 
 pub fn expecting(expect: Expect, write: Write<Word>) -> Write<Word> {
@@ -81,20 +64,13 @@ pub fn expecting(expect: Expect, write: Write<Word>) -> Write<Word> {
 }
 
 pub fn relaxed(write: Write<Word>) -> Write<Word> {
-    Write {
-        durability: Durability::Relaxed,
-        ..write
-    }
+    Write { durability: Durability::Relaxed, ..write }
 }
 
 pub fn text(entry: &Entry<Word>) -> String {
     assert_eq!(Word::from_bytes("", &entry.bytes).unwrap(), entry.meta);
     let text = String::from_utf8(entry.bytes.to_vec()).unwrap();
-    assert!(
-        text.ends_with(&format!("rev={}.", entry.revision)),
-        "{text} at {}",
-        entry.revision
-    );
+    assert!(text.ends_with(&format!("rev={}.", entry.revision)), "{text} at {}", entry.revision);
     format!("{}={}", entry.key, entry.meta.0)
 }
 
@@ -118,9 +94,7 @@ pub fn outcome(result: Result<Arc<Entry<Word>>, CommitError<Word>>) -> String {
     match result {
         Ok(entry) => text(&entry),
         Err(CommitError::Conflict { current: None }) => "conflict with nothing".into(),
-        Err(CommitError::Conflict {
-            current: Some(entry),
-        }) => format!("conflict with {}", text(&entry)),
+        Err(CommitError::Conflict { current: Some(entry) }) => format!("conflict with {}", text(&entry)),
         Err(CommitError::Full(_)) => "full".into(),
         Err(CommitError::Closed) => "closed".into(),
     }

@@ -3,11 +3,7 @@ use super::*;
 const OUR_DESCRIPTIONS: &str = include_str!("../../../descriptions.yaml");
 
 fn checked_in(kind: &CrdKind) -> Value {
-    let path = format!(
-        "{}/../crates/api/crds/{}.json",
-        env!("CARGO_MANIFEST_DIR"),
-        kind.singular()
-    );
+    let path = format!("{}/../crates/api/crds/{}.json", env!("CARGO_MANIFEST_DIR"), kind.singular());
     serde_json::from_str(&fs::read_to_string(&path).expect(&path)).expect(&path)
 }
 
@@ -28,10 +24,7 @@ fn upstream() -> Value {
 }
 
 fn vmi() -> &'static CrdKind {
-    KINDS
-        .iter()
-        .find(|k| k.kind == "VirtualMachineInstance")
-        .expect("a kind of ours")
+    KINDS.iter().find(|k| k.kind == "VirtualMachineInstance").expect("a kind of ours")
 }
 
 #[test]
@@ -55,14 +48,8 @@ fn upstream_prose_goes_and_the_field_called_description_stays() {
 fn ours_is_upstream_plus_additions() {
     let descriptions = Descriptions::from([
         ("*".to_owned(), "kind".to_owned()),
-        (
-            "VirtualMachineInstance.spec.sizes.size".to_owned(),
-            "through a list".to_owned(),
-        ),
-        (
-            "VirtualMachine.spec".to_owned(),
-            "another kind's".to_owned(),
-        ),
+        ("VirtualMachineInstance.spec.sizes.size".to_owned(), "through a list".to_owned()),
+        ("VirtualMachine.spec".to_owned(), "another kind's".to_owned()),
     ]);
     let built = build_schema(vmi(), &upstream(), &descriptions).expect("builds");
     assert_eq!(built["description"], "kind");
@@ -71,19 +58,14 @@ fn ours_is_upstream_plus_additions() {
     assert_eq!(built["properties"]["spec"]["description"], Value::Null);
 
     let mut bare = without_descriptions(&built);
-    let spec = bare["properties"]["spec"]["properties"]
-        .as_object_mut()
-        .expect("fields");
+    let spec = bare["properties"]["spec"]["properties"].as_object_mut().expect("fields");
     assert_eq!(spec.remove("hypervisor"), Some(json!({"type": "string"})));
     assert_eq!(bare, without_descriptions(&upstream()));
 }
 
 #[test]
 fn a_description_of_nothing_is_refused() {
-    let descriptions = Descriptions::from([(
-        "VirtualMachineInstance.spec.domian".to_owned(),
-        "typo".to_owned(),
-    )]);
+    let descriptions = Descriptions::from([("VirtualMachineInstance.spec.domian".to_owned(), "typo".to_owned())]);
     let error = build_schema(vmi(), &upstream(), &descriptions).expect_err("refused");
     assert!(format!("{error:#}").contains("spec.domian"), "{error:#}");
 }
@@ -93,45 +75,21 @@ fn lint_finds_what_an_api_server_would_refuse() {
     for (schema, expected) in [
         (json!({}), ".: no type"),
         (json!({"type": "array"}), ".: a list without items"),
-        (
-            json!({"type": "object", "properties": {"a": {}}}),
-            ".a: no type",
-        ),
-        (
-            json!({"type": "object", "additionalProperties": {"type": "array"}}),
-            "{}: a list without items",
-        ),
-        (
-            json!({"type": "object", "properties": {}, "additionalProperties": {"type": "string"}}),
-            ".: both properties",
-        ),
-        (
-            json!({"type": "array", "items": {"type": "object"}, "x-kubernetes-list-type": "map"}),
-            ".: a map list",
-        ),
-        (
-            json!({"type": "object", "anyOf": [{"type": "object"}]}),
-            ".: a structural keyword",
-        ),
-        (
-            json!({"type": "string", "anyOf": [{"default": "x"}]}),
-            ".: a structural keyword",
-        ),
+        (json!({"type": "object", "properties": {"a": {}}}), ".a: no type"),
+        (json!({"type": "object", "additionalProperties": {"type": "array"}}), "{}: a list without items"),
+        (json!({"type": "object", "properties": {}, "additionalProperties": {"type": "string"}}), ".: both properties"),
+        (json!({"type": "array", "items": {"type": "object"}, "x-kubernetes-list-type": "map"}), ".: a map list"),
+        (json!({"type": "object", "anyOf": [{"type": "object"}]}), ".: a structural keyword"),
+        (json!({"type": "string", "anyOf": [{"default": "x"}]}), ".: a structural keyword"),
         (
             json!({"type": "object", "properties": {"metadata": {"type": "object", "description": "x"}}}),
             ".metadata: description",
         ),
     ] {
         let problems = lint(&schema);
-        assert!(
-            problems.iter().any(|p| p.starts_with(expected)),
-            "{schema}: {problems:?}"
-        );
+        assert!(problems.iter().any(|p| p.starts_with(expected)), "{schema}: {problems:?}");
     }
-    assert_eq!(
-        lint(&json!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}]})),
-        [""; 0]
-    );
+    assert_eq!(lint(&json!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}]})), [""; 0]);
 }
 
 #[test]
@@ -140,12 +98,7 @@ fn checked_in_definitions_are_structural_and_speak_only_our_words() {
     for kind in KINDS {
         let crd = checked_in(kind);
         let versions = crd["spec"]["versions"].as_array().expect("versions");
-        assert_eq!(
-            versions.iter().filter(|v| v["storage"] == true).count(),
-            1,
-            "{}",
-            kind.kind
-        );
+        assert_eq!(versions.iter().filter(|v| v["storage"] == true).count(), 1, "{}", kind.kind);
         for version in versions {
             let schema = &version["schema"]["openAPIV3Schema"];
             assert_eq!(lint(schema), [""; 0], "{}", kind.kind);
@@ -153,11 +106,7 @@ fn checked_in_definitions_are_structural_and_speak_only_our_words() {
             collect_descriptions(schema, &mut texts);
             assert!(texts.len() > 3, "{}: hardly described", kind.kind);
             for text in texts {
-                assert!(
-                    ours.values().any(|o| *o == text),
-                    "{}: not ours: {text}",
-                    kind.kind
-                );
+                assert!(ours.values().any(|o| *o == text), "{}: not ours: {text}", kind.kind);
             }
         }
     }
@@ -166,8 +115,7 @@ fn checked_in_definitions_are_structural_and_speak_only_our_words() {
 #[test]
 fn a_vmi_spec_is_the_same_wherever_it_is_embedded() {
     let mut specs = KINDS.iter().flat_map(|kind| {
-        let mut schema =
-            checked_in(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone();
+        let mut schema = checked_in(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone();
         kind.vmi_specs
             .iter()
             .map(|path| lookup(&mut schema, path).expect(path)["properties"].clone())
@@ -175,13 +123,7 @@ fn a_vmi_spec_is_the_same_wherever_it_is_embedded() {
     });
     let first = specs.next().expect("one");
     assert_eq!(first["hypervisor"]["type"], "string");
-    let names = |v: &Value| {
-        v.as_object()
-            .expect("fields")
-            .keys()
-            .cloned()
-            .collect::<Vec<_>>()
-    };
+    let names = |v: &Value| v.as_object().expect("fields").keys().cloned().collect::<Vec<_>>();
     let mut others = 0;
     for other in specs {
         assert_eq!(names(&other), names(&first));
