@@ -1,4 +1,5 @@
 //! Binds a guest's network in a namespace of its own and asks the kernel's own tools what came of it. Needs root.
+#![allow(clippy::unwrap_used)]
 
 use std::{net::Ipv4Addr, path::Path, process::Command, thread};
 

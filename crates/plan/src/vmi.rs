@@ -135,10 +135,8 @@ fn with_pod(pod: &Pod, time: &Time, plan: &mut Plan) {
 fn delete(observed: &Observed<'_>, plan: &mut Plan) {
     let vmi = observed.vmi;
     match observed.pod {
-        None if vmi.status.node_name.is_empty() && vmi.status.active_pods.is_empty() => {
-            if has_finalizer(vmi) {
-                plan.actions.push(Action::RemoveFinalizer);
-            }
+        None if has_finalizer(vmi) && vmi.status.node_name.is_empty() && vmi.status.active_pods.is_empty() => {
+            plan.actions.push(Action::RemoveFinalizer);
         }
         None => {}
         Some(pod) => {

@@ -255,10 +255,8 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
 }
 
 /// Resolves when a watch turns true.
-fn wait(mut flag: watch::Receiver<bool>) -> impl Future<Output = ()> + Send + Sync + 'static {
-    async move {
-        let _ = flag.wait_for(|stop| *stop).await;
-    }
+async fn wait(mut flag: watch::Receiver<bool>) {
+    let _ = flag.wait_for(|stop| *stop).await;
 }
 
 async fn signalled() {

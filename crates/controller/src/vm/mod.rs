@@ -53,7 +53,8 @@ async fn reconcile(vm: Arc<VirtualMachine>, context: Arc<Context>) -> Result<con
         }
     }
     let changed = plan.status != vm.status;
-    if changed && vm.metadata.deletion_timestamp.is_none() || changed && vmi.is_some() {
+    // A VM whose last hold was just released is gone.
+    if changed && (vm.metadata.deletion_timestamp.is_none() || vmi.is_some()) {
         let vms = Api::<VirtualMachine>::namespaced(context.client.clone(), &namespace);
         let patch = json!({ "status": status_patch(&vm.status, &plan.status)? });
         match vms.patch_status(&name, &PatchParams::default(), &versioned_patch(&vm.metadata, patch)).await {
