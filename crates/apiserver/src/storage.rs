@@ -11,6 +11,7 @@ use ferrovirt_store::{Change, CommitError, Durability, Expect, Key, Meta, Write}
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::http::body::MAX_BODY;
 use crate::registry::Resource;
 use crate::status::ApiError;
 
@@ -90,8 +91,15 @@ impl Meta for ObjectMeta {
     }
 }
 
+/// Stored objects nest no deeper, so that they can always be read again, also inside of lists and events: the JSON parser
+/// stops at 128 levels.
+const MAX_DEPTH: usize = 120;
+
 /// Encodes an object in the version it is stored in.
 pub fn encode(object: &Value, api_version: &str) -> Result<Encoded, ApiError> {
+    if !nests_within(object, MAX_DEPTH) {
+        return Err(ApiError::bad_request(format!("the object nests deeper than {MAX_DEPTH} levels")));
+    }
     let meta = MetadataOutline::deserialize(&object["metadata"])
         .map_err(|e| ApiError::bad_request(format!("metadata: {e}")))?
         .into();
@@ -119,7 +127,19 @@ pub fn encode(object: &Value, api_version: &str) -> Result<Encoded, ApiError> {
         }
     }
     tail.put_u8(b'}');
+    // No request is larger, but patches could grow an object step by step.
+    if head.len() + tail.len() > MAX_BODY {
+        return Err(ApiError::too_large());
+    }
     Ok(Encoded { head: head.freeze(), tail: tail.freeze(), meta })
+}
+
+fn nests_within(value: &Value, levels: usize) -> bool {
+    match value {
+        Value::Array(items) => levels > 0 && items.iter().all(|v| nests_within(v, levels - 1)),
+        Value::Object(map) => levels > 0 && map.values().all(|v| nests_within(v, levels - 1)),
+        _ => true,
+    }
 }
 
 fn put(buffer: &mut BytesMut, value: &Value) -> Result<(), ApiError> {

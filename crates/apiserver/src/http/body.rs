@@ -1,6 +1,7 @@
 //! Request and response bodies.
 
 use std::io::Write;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
@@ -14,6 +15,8 @@ pub type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, BoxError>;
 
 /// The largest request body, the limit of kube-apiserver.
 pub const MAX_BODY: usize = 3 * 1024 * 1024;
+/// How long a client may take to send a request body (upstream's limit for a whole request).
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Responses below this size are not worth compressing (upstream's threshold).
 const GZIP_FROM: usize = 128 * 1024;
 
@@ -25,8 +28,19 @@ pub fn empty() -> Body {
     full(Bytes::new())
 }
 
-/// The whole body, or 413.
-pub async fn read(mut body: Body) -> Result<Bytes, ApiError> {
+/// The whole body, or 413; 408 for a client that does not get it across in time.
+pub async fn read(body: Body) -> Result<Bytes, ApiError> {
+    read_within(body, BODY_TIMEOUT).await
+}
+
+async fn read_within(body: Body, limit: Duration) -> Result<Bytes, ApiError> {
+    match tokio::time::timeout(limit, collect(body)).await {
+        Ok(result) => result,
+        Err(_) => Err(ApiError::new(408, "Timeout", "the request body did not arrive in time")),
+    }
+}
+
+async fn collect(mut body: Body) -> Result<Bytes, ApiError> {
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -94,5 +108,29 @@ pub fn compress(request_headers: &HeaderMap, response: &mut Response<Body>, byte
             *response.body_mut() = full(packed);
         }
         Err(_) => *response.body_mut() = full(bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::{StreamExt as _, stream};
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+
+    use super::*;
+
+    fn frames(count: usize, then_hang: bool) -> Body {
+        let sent = stream::iter((0..count).map(|_| Ok(Frame::data(Bytes::from(vec![b'x'; 1024])))));
+        match then_hang {
+            true => StreamBody::new(sent.chain(stream::pending())).boxed_unsync(),
+            false => StreamBody::new(sent).boxed_unsync(),
+        }
+    }
+
+    #[tokio::test]
+    async fn bodies_end_in_time_and_in_size() {
+        assert_eq!(read(frames(3, false)).await.unwrap().len(), 3072);
+        assert_eq!(read_within(frames(3, true), Duration::from_millis(1)).await.unwrap_err().code, 408);
+        assert_eq!(read(frames(MAX_BODY, true)).await.unwrap_err().code, 413);
     }
 }

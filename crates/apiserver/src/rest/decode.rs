@@ -13,6 +13,8 @@ use crate::registry;
 use crate::status::ApiError;
 
 const ACCEPTED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
+/// Unknown and duplicate fields beyond this many are not reported.
+const MAX_FAULTS: usize = 100;
 const ACCEPTED_CUSTOM: &str = "application/json, application/yaml";
 
 /// The `fieldValidation` query parameter.
@@ -55,6 +57,7 @@ pub fn object(call: &Call, bytes: &Bytes) -> Result<Value, ApiError> {
 pub fn prune(call: &Call, object: &mut Value) -> Vec<String> {
     structural::prune(&call.version().schema(), object)
         .into_iter()
+        .take(MAX_FAULTS)
         .map(|path| format!("unknown field {path:?}"))
         .collect()
 }
@@ -234,9 +237,11 @@ impl<'de> Visitor<'de> for Seed<'_> {
             self.path.push_str(&key);
             let value = entries.next_value_seed(Seed { path: self.path, faults: self.faults })?;
             if map.insert(key, value).is_some() {
-                let fault = format!("duplicate field {:?}", self.path);
-                if !self.faults.contains(&fault) {
-                    self.faults.push(fault);
+                if self.faults.len() < MAX_FAULTS {
+                    let fault = format!("duplicate field {:?}", self.path);
+                    if !self.faults.contains(&fault) {
+                        self.faults.push(fault);
+                    }
                 }
             }
             self.path.truncate(length);

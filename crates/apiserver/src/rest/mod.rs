@@ -43,6 +43,11 @@ pub use list::Snapshots;
 pub use metadata::name_fault;
 pub use respond::convert;
 
+/// Warnings of one answer: their number, their bytes together, and the characters of each when there are too many bytes.
+const MAX_WARNINGS: usize = 200;
+const MAX_WARNING_BYTES: usize = 4096;
+const MAX_CUT_WARNING: usize = 256;
+
 /// One request to a resource.
 pub struct Call {
     pub server: Arc<Server>,
@@ -94,7 +99,7 @@ impl Call {
     pub fn warn(&self, text: impl Into<String>) {
         let text = text.into();
         let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
-        if !warnings.contains(&text) {
+        if warnings.len() < MAX_WARNINGS && !warnings.contains(&text) {
             warnings.push(text);
         }
     }
@@ -142,14 +147,26 @@ pub async fn handle(call: Call, request_body: Body) -> Response<Body> {
     let result = dispatch(&call, request_body).await;
     let mut response = result.unwrap_or_else(|error| body::error(&error));
     let warnings = std::mem::take(&mut *call.warnings.lock().unwrap_or_else(PoisonError::into_inner));
+    add_warnings(response.headers_mut(), &warnings);
+    response
+}
+
+/// Warnings as headers. Many or long ones are cut as upstream cuts them: clients refuse large headers.
+fn add_warnings(headers: &mut HeaderMap, warnings: &[String]) {
+    let cut = warnings.iter().map(String::len).sum::<usize>() > MAX_WARNING_BYTES;
+    let mut total = 0;
     for warning in warnings {
-        let text: String = warning.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let limit = if cut { MAX_CUT_WARNING } else { usize::MAX };
+        let text: String = warning.chars().take(limit).map(|c| if c.is_control() { ' ' } else { c }).collect();
         let quoted = format!("299 - \"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
-        if let Ok(value) = HeaderValue::from_str(&quoted) {
-            response.headers_mut().append(http::header::WARNING, value);
+        total += quoted.len();
+        if total > MAX_WARNING_BYTES {
+            return;
+        }
+        if let Ok(value) = HeaderValue::from_bytes(quoted.as_bytes()) {
+            headers.append(http::header::WARNING, value);
         }
     }
-    response
 }
 
 async fn dispatch(call: &Call, request_body: Body) -> Result<Response<Body>, ApiError> {

@@ -5,6 +5,7 @@ mod admission;
 mod authorization;
 mod custom;
 mod gc;
+mod hostile;
 mod kube_client;
 mod kubectl;
 mod lists;

@@ -6,8 +6,6 @@ use ferrovirt_apiserver::{Body, Handler};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Empty};
 use hyper_util::rt::TokioIo;
-use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -49,23 +47,7 @@ async fn upgrades_reach_the_handler() {
     k.server.admin().post("/apis/apiregistration.k8s.io/v1/apiservices", &service).await.expect(201);
     k.server.api.register_in_process("default", "sub", echo());
 
-    let read = |name: &str| std::fs::read(k.server.dir.path().join(name)).unwrap();
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(&read("ca.crt")).unwrap()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_client_auth_cert(
-            vec![CertificateDer::from_pem_slice(&read("client.crt")).unwrap()],
-            PrivateKeyDer::from_pem_slice(&read("client.key")).unwrap(),
-        )
-        .unwrap();
-    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
-    let tcp = tokio::net::TcpStream::connect(k.address).await.unwrap();
-    let name = ServerName::try_from("localhost").unwrap();
-    let mut stream = connector.connect(name, tcp).await.unwrap();
+    let mut stream = k.connect().await;
     let request = "GET /apis/sub.example.com/v1/namespaces/default/vms/a/console HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut head = Vec::new();

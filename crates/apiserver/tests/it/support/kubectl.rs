@@ -2,9 +2,12 @@
 
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::Arc;
 
 use ferrovirt_apiserver::TlsConfig;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -93,6 +96,27 @@ impl Kubectl {
         let (success, text) = self.try_run(args, stdin).await;
         assert!(success, "kubectl {args}\n{text}");
         text
+    }
+
+    /// A TLS connection as the admin, without HTTP.
+    pub async fn connect(&self) -> tokio_rustls::client::TlsStream<tokio::net::TcpStream> {
+        let read = |name: &str| std::fs::read(self.server.dir.path().join(name)).unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(&read("ca.crt")).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_client_auth_cert(
+                vec![CertificateDer::from_pem_slice(&read("client.crt")).unwrap()],
+                PrivateKeyDer::from_pem_slice(&read("client.key")).unwrap(),
+            )
+            .unwrap();
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        let tcp = tokio::net::TcpStream::connect(self.address).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        connector.connect(name, tcp).await.unwrap()
     }
 
     /// Ends the listener and waits for it.
