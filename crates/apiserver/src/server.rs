@@ -64,7 +64,7 @@ pub enum StartError {
 /// A running API server. Clones share it.
 #[derive(Clone)]
 pub struct ApiServer {
-    server: Arc<Server>,
+    pub(crate) server: Arc<Server>,
 }
 
 /// Everything requests and controllers share.

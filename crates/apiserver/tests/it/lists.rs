@@ -132,3 +132,85 @@ async fn a_watch_with_a_selector_sees_objects_come_and_go() {
         assert_eq!(watch.brief().await, expected);
     }
 }
+
+#[tokio::test]
+async fn large_answers_are_compressed_on_request() {
+    use http_body_util::BodyExt as _;
+    use std::io::Read as _;
+
+    let server = Server::start().await;
+    let admin = server.admin();
+    for name in ["a", "b"] {
+        let mut object = configmap(name);
+        object["data"]["big"] = "x".repeat(100_000).into();
+        admin.post(CMS, &object).await.expect(201);
+    }
+    let cases =
+        [(CMS, "gzip, deflate", true), (CMS, "", false), ("/api/v1/namespaces/default/configmaps/a", "gzip", false)];
+    for (path, accepted, packed) in cases {
+        let headers: &[(&str, &str)] = if accepted.is_empty() { &[] } else { &[("accept-encoding", accepted)] };
+        let response = admin.send(Method::GET, path, headers, "").await;
+        assert_eq!(
+            response.headers().get("content-encoding").is_some_and(|e| e == "gzip"),
+            packed,
+            "{path} {accepted}"
+        );
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        let mut text = Vec::new();
+        match packed {
+            true => drop(flate2::read::GzDecoder::new(&bytes[..]).read_to_end(&mut text).unwrap()),
+            false => text.extend_from_slice(&bytes),
+        }
+        let value: Value = serde_json::from_slice(&text).unwrap();
+        assert!(value["kind"].as_str().unwrap().starts_with("ConfigMap"));
+    }
+}
+
+/// The ring of events holds some megabytes; what has left it cannot be watched from.
+#[tokio::test]
+async fn a_watch_from_too_long_ago_is_gone() {
+    let server = Server::start().await;
+    let admin = server.admin();
+    let first = admin.post(CMS, &configmap("a")).await.expect(201);
+    let old = first["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    // One that lags: it reads nothing while the ring turns.
+    let mut lagging = admin.watch(&format!("{CMS}?watch=true&resourceVersion={old}")).await;
+    for i in 0..12 {
+        let data = json!({"data": {"big": format!("{i}{}", "x".repeat(1_000_000))}});
+        admin.merge(&format!("{CMS}/a"), &data).await.expect(200);
+    }
+    let event = lagging.next().await.unwrap();
+    assert_eq!((&event["type"], &event["object"]["code"]), (&json!("ERROR"), &json!(410)), "{}", event["type"]);
+    assert!(lagging.next().await.is_none());
+    let mut watch = admin.watch(&format!("{CMS}?watch=true&resourceVersion={old}")).await;
+    let event = watch.next().await.unwrap();
+    assert_eq!(event["type"], "ERROR");
+    assert_eq!((&event["object"]["reason"], &event["object"]["code"]), (&json!("Expired"), &json!(410)));
+    assert!(watch.next().await.is_none());
+    // Recovery: list, then watch from there.
+    let list = admin.get(CMS).await.expect(200);
+    let version = list["metadata"]["resourceVersion"].as_str().unwrap();
+    let mut watch = admin.watch(&format!("{CMS}?watch=true&resourceVersion={version}")).await;
+    admin.post(CMS, &configmap("b")).await.expect(201);
+    assert_eq!(watch.brief().await, "ADDED b");
+}
+
+#[tokio::test]
+async fn watches_come_as_tables() {
+    let server = Server::start().await;
+    let admin = server.admin();
+    admin.post(CMS, &configmap("a")).await.expect(201);
+    let accept = [("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
+    let mut watch = admin.watch_as(&format!("{CMS}?watch=true"), &accept).await;
+    let first = watch.next().await.unwrap();
+    assert_eq!((&first["type"], &first["object"]["kind"]), (&json!("ADDED"), &json!("Table")));
+    assert_eq!(first["object"]["columnDefinitions"][0]["name"], "Name");
+    assert_eq!(first["object"]["rows"][0]["cells"][0], "a");
+    assert_eq!(first["object"]["rows"][0]["object"]["kind"], "PartialObjectMetadata");
+    admin.merge(&format!("{CMS}/a"), &json!({"data": {"b": "2"}})).await.expect(200);
+    let second = watch.next().await.unwrap();
+    assert_eq!(second["type"], "MODIFIED");
+    assert_eq!(second["object"]["rows"][0]["cells"][1], 2);
+    // Only the first says what the columns are.
+    assert_eq!(second["object"]["columnDefinitions"].as_array().map_or(0, Vec::len), 0);
+}

@@ -9,6 +9,7 @@ mod hostile;
 mod kube_client;
 mod kubectl;
 mod lists;
+mod pods;
 mod streams;
 mod support;
 mod verbs;

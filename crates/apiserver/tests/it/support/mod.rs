@@ -111,7 +111,11 @@ impl Client {
 
     /// Events of a watch, as they come.
     pub async fn watch(&self, path: &str) -> Watch {
-        let response = self.send(Method::GET, path, &[], "").await;
+        self.watch_as(path, &[]).await
+    }
+
+    pub async fn watch_as(&self, path: &str, headers: &[(&str, &str)]) -> Watch {
+        let response = self.send(Method::GET, path, headers, "").await;
         assert_eq!(response.status(), 200, "{path}");
         Watch { body: response.into_body(), buffer: Vec::new() }
     }
