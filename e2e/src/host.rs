@@ -1,6 +1,7 @@
 //! A host of our own: `ferrovirt up` with a data directory in `/tmp`, stopped and checked when dropped.
 
 use std::{
+    cell::Cell,
     env, fs,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -32,8 +33,8 @@ pub struct Host {
     options: Options,
     instance: String,
     programs: PathBuf,
-    /// Set once `down` was called and checked; dropping does nothing more then.
-    down: bool,
+    /// Set by `down` and taken back by `up`: dropping a host that is down does nothing.
+    down: Cell<bool>,
 }
 
 impl Host {
@@ -47,7 +48,7 @@ impl Host {
         let programs = programs()?;
         // Short: pods keep sockets below it, and their addresses have little room.
         let directory = tempfile::Builder::new().prefix("fv-").tempdir_in("/tmp")?;
-        let mut host = Self { directory, options, instance: String::new(), programs, down: false };
+        let mut host = Self { directory, options, instance: String::new(), programs, down: Cell::new(false) };
         host.up()?;
         host.instance = host.find_instance()?;
         if !host.options.no_image {
@@ -56,8 +57,9 @@ impl Host {
         Ok(host)
     }
 
-    /// `ferrovirt up --detach`, the first time or after [`Host::kill_up`].
+    /// `ferrovirt up --detach`: the first time, after [`Host::kill_up`] or after [`Host::down`].
     pub fn up(&self) -> Result<String> {
+        self.down.set(false);
         let data_dir = self.data_dir();
         let data_dir = data_dir.to_string_lossy();
         // Named on the command line, although the environment says the same, so that the process can be told from others.
@@ -66,17 +68,24 @@ impl Host {
         self.ferrovirt(&arguments)
     }
 
-    /// `ferrovirt down`, and a look at what it left behind.
-    pub fn down(&mut self) -> Result<()> {
+    /// `ferrovirt down`, and a look at what it left behind. If something is left, it is ended by force.
+    pub fn down(&self) -> Result<()> {
+        self.down.set(true);
+        let done = self.try_down();
+        if done.is_err() {
+            self.show_logs();
+            self.clear();
+        }
+        done
+    }
+
+    fn try_down(&self) -> Result<()> {
         self.ferrovirt(&["down"])?;
-        let (data_dir, instance) = (self.data_dir(), self.instance.clone());
         // The process that answered `down` is the last one to go.
         wait::until("the host to leave nothing behind", wait::SOON, || {
-            let left = leftovers::of_host(&data_dir, &instance)?;
+            let left = leftovers::of_host(&self.data_dir(), &self.instance)?;
             Ok(if left.is_empty() { Seen::Yes(()) } else { Seen::Not(left.join("\n")) })
-        })?;
-        self.down = true;
-        Ok(())
+        })
     }
 
     /// The process that is the API, the controllers and the node agent.
@@ -188,10 +197,15 @@ impl Host {
         self.wait_for("vm", name, &format!("to be {status}"), |vm| vm["status"]["printableStatus"] == status)
     }
 
-    /// Waits until a VM runs and is ready, and returns its VMI.
+    /// Waits until a VM runs and is ready, and returns its VMI. Gives up on one that fails again and again.
     pub fn wait_running(&self, name: &str) -> Result<Value> {
-        self.wait_for("vm", name, "to be Running and ready", |vm| {
-            vm["status"]["printableStatus"] == "Running" && vm["status"]["ready"] == true
+        wait::until(&format!("vm/{name} to be Running and ready"), wait::BOOT, || {
+            let status = self.get("vm", name)?["status"].take();
+            if status["startFailure"]["consecutiveFailCount"].as_u64() > Some(1) {
+                bail!("vm/{name} does not start: {status:#}");
+            }
+            let running = status["printableStatus"] == "Running" && status["ready"] == true;
+            Ok(if running { Seen::Yes(()) } else { Seen::Not(format!("{status:#}")) })
         })?;
         self.get("vmi", name)
     }
@@ -276,8 +290,9 @@ impl Host {
         logs.extend(pods.map(|pod| pod.path().join("logs/compute.log")));
         for log in logs {
             let text = fs::read_to_string(&log).unwrap_or_default();
-            let lines: Vec<&str> = text.lines().collect();
-            let tail = lines.get(lines.len().saturating_sub(60)..).unwrap_or_default();
+            // Without QEMU's command line, which libvirt logs as a hundred lines.
+            let lines: Vec<&str> = text.lines().filter(|line| !line.ends_with('\\')).collect();
+            let tail = lines.get(lines.len().saturating_sub(30)..).unwrap_or_default();
             eprintln!("--- end of {}\n{}", log.display(), tail.join("\n"));
         }
     }
@@ -285,18 +300,14 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        if self.down {
+        if self.down.get() {
             return;
         }
-        if std::thread::panicking() {
-            self.show_logs();
-        }
         if let Err(error) = self.down() {
-            eprintln!("the host did not go down well: {error:#}");
-            self.show_logs();
-            self.clear();
             // Loud, but never on top of another failure: that would hide it.
-            assert!(std::thread::panicking(), "a host left something behind");
+            let failing = std::thread::panicking();
+            eprintln!("the host did not go down well: {error:#}");
+            assert!(failing, "a host left something behind");
         }
     }
 }

@@ -9,7 +9,8 @@ use anyhow::Result;
 
 use crate::{command, process};
 
-/// Everything of a host that is still there, in words; empty if it left nothing.
+/// Everything of a host that is still there, in words; empty if it left nothing. What it keeps in its data directory
+/// is not counted: that is where it goes on from.
 pub fn of_host(data_dir: &Path, instance: &str) -> Result<Vec<String>> {
     let run_dir = PathBuf::from("/run/ferrovirt").join(instance);
     let mut found = vec![];
@@ -25,7 +26,6 @@ pub fn of_host(data_dir: &Path, instance: &str) -> Result<Vec<String>> {
     let tables = command::output("nft", &["list", "tables"])?;
     found.extend(tables.lines().filter(|line| line.contains(instance)).map(|line| format!("nftables {line}")));
     found.extend(cgroups(instance).iter().map(|path| format!("cgroup {}", path.display())));
-    found.extend(names(&data_dir.join("pods")).iter().map(|name| format!("pod directory {name}")));
     Ok(found)
 }
 

@@ -30,7 +30,7 @@ pub fn suite(options: Options, cases: &[Case]) -> ExitCode {
     let mut failed = vec![];
     if !cases.is_empty() {
         let done = attempt(|| {
-            let mut host = Host::start_with(options)?;
+            let host = Host::start_with(options)?;
             for (name, case) in &cases {
                 let started = Instant::now();
                 match attempt(|| case(&host)) {

@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Result, bail};
 
 /// Long enough for an emulated guest to boot on a machine that is busy with other things.
-pub const BOOT: Duration = Duration::from_secs(180);
+pub const BOOT: Duration = Duration::from_secs(120);
 /// Long enough for everything that waits for no guest.
 pub const SOON: Duration = Duration::from_secs(60);
 

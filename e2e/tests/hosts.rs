@@ -1,0 +1,147 @@
+//! Hosts themselves: starting twice, side by side, without root, for other users, and without emulation.
+
+use std::{fs, os::unix::fs::PermissionsExt, process::ExitCode};
+
+use anyhow::{Context, Result, ensure};
+use ferrovirt_e2e::{Case, Host, Options, command, manifest, suite};
+
+const CASES: &[Case] = &[
+    ("status_says_how_to_connect", status_says_how_to_connect),
+    ("second_up_is_harmless", second_up_is_harmless),
+    ("up_needs_root", up_needs_root),
+    ("other_users_get_their_own_credentials", other_users_get_their_own_credentials),
+    ("two_hosts_side_by_side", two_hosts_side_by_side),
+    ("down_and_up_start_the_same_vms", down_and_up_start_the_same_vms),
+    ("no_emulation_refuses_with_the_reason", no_emulation_refuses_with_the_reason),
+];
+
+/// `nobody`, on every Linux.
+const NOBODY: &str = "65534";
+
+fn main() -> ExitCode {
+    suite(Options::default(), CASES)
+}
+
+fn status_says_how_to_connect(host: &Host) -> Result<()> {
+    let status = host.ferrovirt(&["status"])?;
+    let (up, address) = (host.up_process()?, host.address()?);
+    for part in [format!("pid {}", up.pid), address.to_string(), host.kubeconfig().display().to_string()] {
+        ensure!(status.contains(&part), "no {part:?} in: {status}");
+    }
+    let mode = fs::metadata(host.kubeconfig())?.permissions().mode() & 0o777;
+    ensure!(mode == 0o600, "the kubeconfig has the mode {mode:o}");
+    let nowhere = host.try_ferrovirt(&["status", "--data-dir", "/tmp/fv-nowhere"], "")?.failure()?;
+    ensure!(nowhere.contains("/tmp/fv-nowhere"), "no host there, but it says: {nowhere}");
+    Ok(())
+}
+
+fn second_up_is_harmless(host: &Host) -> Result<()> {
+    host.kubectl(&["create", "configmap", "before-second-up"])?;
+    let before = host.up_process()?;
+    let data_dir = host.data_dir();
+    let arguments = ["up", "--listen", "127.0.0.1:0", "--data-dir", &*data_dir.to_string_lossy()];
+    let said = host.try_ferrovirt(&arguments, "")?.failure()?;
+    ensure!(said.contains("already running") && said.contains(&before.pid.to_string()), "the second `up` says: {said}");
+    // With --detach the wish is already fulfilled.
+    let said = host.up()?;
+    ensure!(said.contains("already up"), "the second `up --detach` says: {said}");
+    ensure!(host.up_process()? == before, "another host runs");
+    host.kubectl(&["get", "configmap", "before-second-up"])?;
+    Ok(())
+}
+
+fn up_needs_root(host: &Host) -> Result<()> {
+    let directory = host.work_dir().join("nobody");
+    // The program may lie where nobody else can reach it.
+    let program = tempfile::Builder::new().prefix("fv-nobody-").tempdir_in("/tmp")?;
+    fs::set_permissions(program.path(), fs::Permissions::from_mode(0o755))?;
+    let copy = program.path().join("ferrovirt");
+    fs::copy(host.command("ferrovirt").get_program(), &copy)?;
+    let (copy, directory) = (copy.to_string_lossy(), directory.to_string_lossy());
+    let mut command = host.command("setpriv");
+    command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]).args([
+        &*copy,
+        "up",
+        "--data-dir",
+        &*directory,
+    ]);
+    let said = command::run(&mut command, "")?.failure()?;
+    ensure!(said.contains("needs root"), "without root it says: {said}");
+    ensure!(!fs::exists(&*directory)?, "something was made without root");
+    Ok(())
+}
+
+fn other_users_get_their_own_credentials(host: &Host) -> Result<()> {
+    let bob = host.work_dir().join("bob.kubeconfig");
+    host.ferrovirt(&["kubeconfig", "--user", "bob", "--group", "readers", "-o", &bob.to_string_lossy()])?;
+    let as_bob = |arguments: &[&str]| command::run(host.command("kubectl").env("KUBECONFIG", &bob).args(arguments), "");
+    ensure!(as_bob(&["get", "--raw", "/version"])?.success()?.contains("gitVersion"), "bob does not reach /version");
+    let said = as_bob(&["get", "vms"])?.failure()?;
+    ensure!(said.contains("Forbidden") && said.contains("\"bob\""), "bob lists VMs: {said}");
+    host.kubectl(&["create", "clusterrole", "vm-reader", "--verb=get,list", "--resource=virtualmachines.kubevirt.io"])?;
+    host.kubectl(&["create", "clusterrolebinding", "readers", "--clusterrole=vm-reader", "--group=readers"])?;
+    as_bob(&["get", "vms"])?.success()?;
+    let said = as_bob(&["delete", "vm", "any"])?.failure()?;
+    ensure!(said.contains("Forbidden"), "a reader deletes VMs: {said}");
+    Ok(())
+}
+
+fn two_hosts_side_by_side(host: &Host) -> Result<()> {
+    let other = Host::start()?;
+    ensure!(host.instance() != other.instance(), "two hosts have one name");
+    for host in [host, &other] {
+        host.apply(&manifest::plain_vm("twin", "Always"))?;
+    }
+    let (one, two) = (host.wait_running("twin")?, other.wait_running("twin")?);
+    ensure!(one["metadata"]["uid"] != two["metadata"]["uid"], "two VMs have one uid");
+    let address = |vmi: &serde_json::Value| vmi["status"]["interfaces"][0]["ipAddress"].as_str().map(str::to_owned);
+    ensure!(
+        address(&one).is_some() && address(&one) != address(&two),
+        "addresses: {:?}, {:?}",
+        address(&one),
+        address(&two)
+    );
+    let qemu = host.qemu("twin")?;
+    ensure!(other.qemu("twin")? != qemu, "the hosts' processes cannot be told apart");
+    other.down()?;
+    ensure!(qemu.alive(), "the end of one host ended the other's VM");
+    host.wait_running("twin")?;
+    Ok(())
+}
+
+fn down_and_up_start_the_same_vms(host: &Host) -> Result<()> {
+    let before = host.wait_running("twin")?;
+    host.apply(&manifest::plain_vm("rests", "Halted"))?;
+    host.down()?;
+    host.up()?;
+    let after = host.wait_for("vmi", "twin", "to be a new one that runs", |vmi| {
+        vmi["metadata"]["uid"] != before["metadata"]["uid"] && vmi["status"]["phase"] == "Running"
+    })?;
+    let firmware = "/spec/domain/firmware/uuid";
+    ensure!(
+        after.pointer(firmware).is_some() && after.pointer(firmware) == before.pointer(firmware),
+        "another machine came back"
+    );
+    host.wait_status("rests", "Stopped")?;
+    host.ferrovirt(&["delete", "vm", "twin", "rests"])?;
+    Ok(())
+}
+
+fn no_emulation_refuses_with_the_reason(_: &Host) -> Result<()> {
+    let host = Host::start_with(Options { arguments: vec!["--no-emulation".into()], ..Options::default() })?;
+    let status = host.ferrovirt(&["status"])?;
+    host.apply(&manifest::plain_vm("hard", "Always"))?;
+    if status.contains("hardware") {
+        // This machine has what it takes, so there is nothing to refuse.
+        host.wait_running("hard")?;
+        return host.down();
+    }
+    host.wait_status("hard", "ErrorUnschedulable")?;
+    let vmi = host.get("vmi", "hard")?;
+    let conditions = vmi["status"]["conditions"].as_array().context("no conditions on the VMI")?;
+    let reason = |text: &str| text.contains("kvm");
+    let told = conditions.iter().any(|condition| condition["message"].as_str().is_some_and(reason));
+    ensure!(told, "the VMI does not say why: {conditions:#?}");
+    ensure!(host.qemu("hard").is_err(), "a QEMU runs all the same");
+    host.down()
+}

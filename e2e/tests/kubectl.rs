@@ -1,0 +1,123 @@
+//! A stock kubectl against a host with a VM.
+
+use std::{fs, os::unix::fs::PermissionsExt, process::ExitCode};
+
+use anyhow::{Result, ensure};
+use ferrovirt_e2e::{Case, Host, Options, command, manifest, suite};
+
+const CASES: &[Case] = &[
+    ("apply_is_three_way", apply_is_three_way),
+    ("get_in_every_form", get_in_every_form),
+    ("describe_tells_the_story", describe_tells_the_story),
+    ("explain_knows_the_fields", explain_knows_the_fields),
+    ("edit_changes_the_object", edit_changes_the_object),
+    ("server_side_apply_names_owners", server_side_apply_names_owners),
+    ("wait_and_delete", wait_and_delete),
+];
+
+fn main() -> ExitCode {
+    suite(Options::default(), CASES)
+}
+
+fn apply_is_three_way(host: &Host) -> Result<()> {
+    let mut vm = manifest::plain_vm("web", "Always");
+    vm["metadata"]["labels"] = serde_json::json!({ "tier": "front", "old": "yes" });
+    let said = host.try_kubectl(&["apply", "-f", "-"], &vm.to_string())?.success()?;
+    ensure!(said.contains("virtualmachine.kubevirt.io/web created"), "apply said: {said}");
+    host.kubectl(&["label", "vm", "web", "by-hand=yes"])?;
+    vm["metadata"]["labels"] = serde_json::json!({ "tier": "back" });
+    let said = host.try_kubectl(&["apply", "-f", "-"], &vm.to_string())?.success()?;
+    ensure!(said.contains("configured"), "the second apply said: {said}");
+    let labels = &host.get("vm", "web")?["metadata"]["labels"];
+    ensure!(*labels == serde_json::json!({ "tier": "back", "by-hand": "yes" }), "labels after apply: {labels}");
+    let said = host.try_kubectl(&["apply", "-f", "-"], &vm.to_string())?.success()?;
+    ensure!(said.contains("unchanged"), "the third apply said: {said}");
+    ensure!(
+        host.try_kubectl(&["diff", "-f", "-"], &vm.to_string())?.success()?.is_empty(),
+        "kubectl diff sees a difference"
+    );
+    Ok(())
+}
+
+fn get_in_every_form(host: &Host) -> Result<()> {
+    host.kubectl(&["wait", "vm/web", "--for=condition=Ready", "--timeout=120s"])?;
+    for (arguments, part) in [
+        (&["get", "vm", "web", "-o", "yaml"][..], "kind: VirtualMachine"),
+        (&["get", "vm", "web", "-o", "jsonpath={.status.printableStatus}"], "Running"),
+        (&["get", "vms", "-l", "tier=back", "-o", "name"], "virtualmachine.kubevirt.io/web"),
+        (&["get", "vmi", "web", "-o", "wide"], "LIVE-MIGRATABLE"),
+        (&["get", "vms", "-A"], "NAMESPACE"),
+        (&["get", "vms,vmis,pods"], "virt-launcher-web-"),
+        (&["get", "nodes"], "Ready"),
+        (&["api-resources", "--api-group=kubevirt.io"], "virtualmachineinstances"),
+    ] {
+        let said = host.kubectl(arguments)?;
+        ensure!(said.contains(part), "no {part:?} from kubectl {arguments:?}:\n{said}");
+    }
+    let said = host.kubectl(&["get", "vms", "-l", "tier=front", "-o", "name"])?;
+    ensure!(said.is_empty(), "a selector that fits nothing found {said}");
+    Ok(())
+}
+
+fn describe_tells_the_story(host: &Host) -> Result<()> {
+    for (kind, parts) in [("vm", ["Printable Status:", "Running"]), ("vmi", ["Phase:", "SuccessfulCreate"])] {
+        let said = host.kubectl(&["describe", kind, "web"])?;
+        for part in parts {
+            ensure!(said.contains(part), "no {part:?} in the description of the {kind}:\n{said}");
+        }
+    }
+    Ok(())
+}
+
+fn explain_knows_the_fields(host: &Host) -> Result<()> {
+    for (path, part) in [
+        ("vm", "VirtualMachine"),
+        ("vm.spec.runStrategy", "FIELD: runStrategy <string>"),
+        ("vm.spec.template.spec.domain.devices.disks", "FIELD: disks <[]Object>"),
+        ("vmi.spec.domain.cpu.cores", "FIELD: cores <integer>"),
+        ("pod.spec.containers.image", "FIELD: image <string>"),
+    ] {
+        let said = host.kubectl(&["explain", path])?;
+        ensure!(said.contains(part), "no {part:?} in the explanation of {path}:\n{said}");
+    }
+    host.try_kubectl(&["explain", "vm.spec.nonsense"], "")?.failure()?;
+    Ok(())
+}
+
+fn edit_changes_the_object(host: &Host) -> Result<()> {
+    let editor = host.work_dir().join("editor.sh");
+    fs::write(&editor, "#!/bin/sh\nexec sed -i 's/tier: back/tier: middle/' \"$1\"\n")?;
+    fs::set_permissions(&editor, fs::Permissions::from_mode(0o755))?;
+    let said =
+        command::run(host.command("kubectl").env("KUBE_EDITOR", &editor).args(["edit", "vm", "web"]), "")?.success()?;
+    ensure!(said.contains("edited"), "edit said: {said}");
+    ensure!(host.get("vm", "web")?["metadata"]["labels"]["tier"] == "middle", "the edit is not there");
+    Ok(())
+}
+
+fn server_side_apply_names_owners(host: &Host) -> Result<()> {
+    let map = |value: &str| {
+        format!(r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"shared"}},"data":{{"key":"{value}"}}}}"#)
+    };
+    let apply = |manager: &str, value: &str| {
+        host.try_kubectl(&["apply", "--server-side", &format!("--field-manager={manager}"), "-f", "-"], &map(value))
+    };
+    apply("one", "a")?.success()?;
+    let said = apply("two", "b")?.failure()?;
+    ensure!(said.contains("conflict") && said.contains("\"one\""), "the conflict says: {said}");
+    ensure!(host.get("configmap", "shared")?["data"]["key"] == "a", "a refused apply was made");
+    Ok(())
+}
+
+fn wait_and_delete(host: &Host) -> Result<()> {
+    let said = host.kubectl(&["delete", "vm", "web", "--timeout=120s"])?;
+    ensure!(said.contains("deleted"), "delete said: {said}");
+    host.try_kubectl(&["wait", "vmi/web", "--for=delete", "--timeout=120s"], "")?.success()?;
+    ensure!(
+        host.object("vm", "web")?.is_none() && host.object("vmi", "web")?.is_none(),
+        "something outlived its deletion"
+    );
+    let said = host.try_kubectl(&["get", "vm", "web"], "")?.failure()?;
+    ensure!(said.contains("NotFound"), "a deleted VM is answered with: {said}");
+    Ok(())
+}
