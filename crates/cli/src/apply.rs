@@ -5,7 +5,7 @@ use std::{fs, io::Read};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use kube::{
-    api::{DynamicObject, Patch, PatchParams, PostParams, ValidationDirective},
+    api::{DynamicObject, Patch, PatchParams, ValidationDirective},
     core::GroupVersionKind,
 };
 use serde_json::Value;
@@ -50,15 +50,20 @@ pub async fn run(arguments: ApplyArgs) -> Result<()> {
         let problem = || format!("{label} was refused");
         let done = match api.get_opt(&manifest.name).await? {
             None => {
-                let object: DynamicObject = serde_json::from_value(manifest.value.clone())?;
-                let params = PostParams { field_manager: Some(MANAGER.into()), ..Default::default() };
-                api.create(&params, &object).await.with_context(problem)?;
+                // The client library's create has no word for strict validation, which names every unknown field.
+                let url = format!("{}?fieldManager={MANAGER}&fieldValidation=Strict", api.resource_url());
+                let request = http::Request::post(url)
+                    .header("Content-Type", "application/json")
+                    .body(serde_json::to_vec(&manifest.value)?)?;
+                client.request::<DynamicObject>(request).await.with_context(problem)?;
                 "created"
             }
             Some(existing) => {
-                let mut params = PatchParams::apply(MANAGER);
-                params.field_validation = Some(ValidationDirective::Strict);
-                params.field_manager = Some(MANAGER.into());
+                let params = PatchParams {
+                    field_manager: Some(MANAGER.into()),
+                    field_validation: Some(ValidationDirective::Strict),
+                    ..Default::default()
+                };
                 let changed =
                     api.patch(&manifest.name, &params, &Patch::Merge(&manifest.value)).await.with_context(problem)?;
                 match changed.metadata.resource_version == existing.metadata.resource_version {

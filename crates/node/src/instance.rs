@@ -162,16 +162,17 @@ async fn seek(context: &Context, vmi: &VirtualMachineInstance, ask: bool) -> Fou
             continue;
         }
         match pods::end(context, vmi, &pod).await {
-            Ok(PodEnd::Succeeded) => end = Some((true, "the guest powered off")),
-            Ok(PodEnd::Failed) => end = Some((false, "the launcher failed")),
-            Ok(PodEnd::Unknown) if gone => end = Some((false, "the launcher pod is gone")),
-            Ok(PodEnd::Unknown) | Err(_) => unknown += 1,
+            Ok(PodEnd::Succeeded) => end = Some((true, "the guest powered off".to_owned())),
+            Ok(PodEnd::Failed(why)) => end = Some((false, why)),
+            // A pod that was just bound has no directory yet either, but it has an object.
+            Ok(PodEnd::NoObject) if gone => end = Some((false, "the launcher pod is gone".to_owned())),
+            Ok(PodEnd::NoObject | PodEnd::NotYet) | Err(_) => unknown += 1,
         }
     }
     match end {
         Some((succeeded, message)) if unknown == 0 => {
             let reason = if succeeded { "GuestPoweredDown" } else { "LauncherGone" };
-            Found::Over(End { succeeded, reason, message: message.into() })
+            Found::Over(End { succeeded, reason, message })
         }
         _ => Found::Nothing,
     }

@@ -14,7 +14,9 @@ mod node_object;
 mod pods;
 mod registry;
 mod status;
+mod stream_server;
 mod streams;
+mod tun;
 
 use std::{future::Future, path::PathBuf, sync::Arc};
 

@@ -47,6 +47,8 @@ impl Attached {
 pub(crate) enum NetworkError {
     #[error("spec.networks[{index}].pod.vmNetworkCIDR: {cidr:?} is not an IPv4 network with room for a guest")]
     Cidr { index: usize, cidr: String },
+    #[error("cannot give the launcher its tap device")]
+    Device(#[source] io::Error),
     #[error("cannot bind the interface {name} to the pod network")]
     Bind { name: String, source: io::Error },
 }
@@ -72,6 +74,7 @@ pub(crate) async fn attach(vmi: &VirtualMachineInstance, launcher_pid: i32) -> R
             gid: RUNTIME_USER,
             queues: 1,
         };
+        crate::tun::provide(launcher_pid).map_err(NetworkError::Device)?;
         let namespace = PathBuf::from(format!("/proc/{launcher_pid}/ns/net"));
         let tap = binding.tap.clone();
         let bound = tokio::task::spawn_blocking(move || bind(&namespace, &binding))

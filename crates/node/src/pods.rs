@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use ferrovirt_api::{names, v1::VirtualMachineInstance};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::{Api, api::ListParams};
 
 use crate::Context;
@@ -25,12 +25,15 @@ pub(crate) fn here(context: &Context, vmi: &VirtualMachineInstance) -> Vec<Strin
 }
 
 /// How a pod ended, as far as the kubelet told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PodEnd {
-    /// It has not ended, or nobody knows.
-    Unknown,
+    /// It has not ended, as far as the kubelet said.
+    NotYet,
+    /// There is no such pod any more. That alone proves nothing: its object may have been removed by force.
+    NoObject,
     Succeeded,
-    Failed,
+    /// With the kubelet's words.
+    Failed(String),
 }
 
 pub(crate) async fn end(context: &Context, vmi: &VirtualMachineInstance, pod_uid: &str) -> Result<PodEnd, kube::Error> {
@@ -39,9 +42,22 @@ pub(crate) async fn end(context: &Context, vmi: &VirtualMachineInstance, pod_uid
     let params = ListParams::default().labels(&format!("{}={uid}", names::CREATED_BY_LABEL));
     let pods = Api::<Pod>::namespaced(context.client.clone(), namespace).list(&params).await?;
     let pod = pods.items.into_iter().find(|pod| pod.metadata.uid.as_deref() == Some(pod_uid));
-    Ok(match pod.and_then(|pod| pod.status).and_then(|status| status.phase).as_deref() {
+    let Some(pod) = pod else { return Ok(PodEnd::NoObject) };
+    let status = pod.status.unwrap_or_default();
+    Ok(match status.phase.as_deref() {
         Some("Succeeded") => PodEnd::Succeeded,
-        Some("Failed") => PodEnd::Failed,
-        _ => PodEnd::Unknown,
+        Some("Failed") => PodEnd::Failed(why(&status)),
+        _ => PodEnd::NotYet,
     })
+}
+
+fn why(status: &PodStatus) -> String {
+    let containers = status.container_statuses.iter().flatten();
+    let terminated = containers.filter_map(|c| c.state.as_ref()?.terminated.as_ref()).next();
+    let words = terminated.and_then(|t| t.message.clone()).or_else(|| status.message.clone());
+    match (words.filter(|words| !words.is_empty()), terminated) {
+        (Some(words), _) => format!("the launcher failed: {words}"),
+        (None, Some(terminated)) => format!("the launcher failed with exit code {}", terminated.exit_code),
+        (None, None) => "the launcher failed".into(),
+    }
 }

@@ -8,7 +8,10 @@ mod admission;
 mod answer;
 mod authorize;
 mod discovery;
+mod front_proxy;
 mod power;
+pub mod remote;
+mod serve;
 mod stream;
 mod subresources;
 pub mod validate;
@@ -22,6 +25,9 @@ use http::{Method, Request, Response};
 use http_body_util::combinators::UnsyncBoxBody;
 use kube::Client;
 use tokio::io::{AsyncRead, AsyncWrite};
+
+pub use front_proxy::{FrontProxy, FrontProxyError};
+pub use serve::{Tls, TlsError, serve};
 
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub type Body = UnsyncBoxBody<Bytes, BoxError>;

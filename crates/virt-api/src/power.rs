@@ -16,40 +16,55 @@ use serde_json::{Value, json};
 
 use crate::{Body, VirtApi, answer, authorize::Target};
 
+/// How often a decision is taken anew because the object changed under it.
+const TRIES: u32 = 10;
+
 pub(crate) async fn handle(api: &VirtApi, _request: Request<Body>, target: &Target<'_>) -> Response<Body> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match attempt(api, target).await {
+            // Somebody else wrote in between, most often the controller its status. What was decided may no longer hold.
+            Err(Refusal::Api(kube::Error::Api(status))) if status.is_conflict() && tries < TRIES => {}
+            Ok(()) => return answer::accepted(),
+            Err(Refusal::Api(error)) => return answer::from_kube(error),
+            Err(Refusal::State(message)) => return answer::conflict("virtualmachine", target.name, &message),
+        }
+    }
+}
+
+enum Refusal {
+    Api(kube::Error),
+    /// The VM is not in a state in which this could be asked of it.
+    State(String),
+}
+
+impl From<kube::Error> for Refusal {
+    fn from(error: kube::Error) -> Self {
+        Self::Api(error)
+    }
+}
+
+async fn attempt(api: &VirtApi, target: &Target<'_>) -> Result<(), Refusal> {
     let vms = Api::<VirtualMachine>::namespaced(api.client.clone(), target.namespace);
     let vmis = Api::<VirtualMachineInstance>::namespaced(api.client.clone(), target.namespace);
-    let vm = match vms.get(target.name).await {
-        Ok(vm) => vm,
-        Err(error) => return answer::from_kube(error),
-    };
-    let vmi = match vmis.get_opt(target.name).await {
-        Ok(vmi) => vmi.filter(|vmi| !matches!(vmi.status.phase.as_str(), "Succeeded" | "Failed")),
-        Err(error) => return answer::from_kube(error),
-    };
+    let vm = vms.get(target.name).await?;
+    let vmi = vmis.get_opt(target.name).await?;
+    let vmi = vmi.filter(|vmi| !matches!(vmi.status.phase.as_str(), "Succeeded" | "Failed"));
     let uid = vmi.as_ref().and_then(ResourceExt::uid);
-    let change = match decide(&vm, uid.as_deref(), target.subresource) {
-        Ok(change) => change,
-        Err(message) => return answer::conflict("virtualmachine", target.name, &message),
-    };
+    let metadata = json!({ "resourceVersion": vm.resource_version() });
     let params = PatchParams::default();
-    let outcome = match change {
+    match decide(&vm, uid.as_deref(), target.subresource).map_err(Refusal::State)? {
         Change::Spec(spec) => {
-            let patch = json!({ "metadata": { "resourceVersion": vm.resource_version() }, "spec": spec });
-            vms.patch(target.name, &params, &Patch::Merge(patch)).await.map(drop)
+            let patch = json!({ "metadata": metadata, "spec": spec });
+            vms.patch(target.name, &params, &Patch::Merge(patch)).await?;
         }
         Change::Requests(requests) => {
-            let patch = json!({
-                "metadata": { "resourceVersion": vm.resource_version() },
-                "status": { "stateChangeRequests": requests },
-            });
-            vms.patch_status(target.name, &params, &Patch::Merge(patch)).await.map(drop)
+            let patch = json!({ "metadata": metadata, "status": { "stateChangeRequests": requests } });
+            vms.patch_status(target.name, &params, &Patch::Merge(patch)).await?;
         }
-    };
-    match outcome {
-        Ok(()) => answer::accepted(),
-        Err(error) => answer::from_kube(error),
     }
+    Ok(())
 }
 
 #[derive(Debug, PartialEq)]

@@ -2,6 +2,7 @@
 //!
 //! This is the only place where the embedded mode exists: everything else gets a client and does not ask what is behind it.
 
+mod client_certificate;
 pub mod control;
 mod objects;
 pub mod paths;

@@ -12,10 +12,13 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
 };
+
+use super::client_certificate;
 
 /// A certificate with its key, both PEM.
 #[derive(Clone)]
@@ -58,7 +61,7 @@ impl Pki {
     /// A serving certificate for these names and addresses.
     pub fn serving(&self, names: &[&str], addresses: &[IpAddr]) -> Result<Identity> {
         let mut params = CertificateParams::default();
-        params.distinguished_name = subject("ferrovirt-apiserver", &[]);
+        params.distinguished_name = subject("ferrovirt-apiserver");
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         for name in names {
             params.subject_alt_names.push(SanType::DnsName((*name).try_into()?));
@@ -69,10 +72,13 @@ impl Pki {
 
     /// A client certificate: the common name is the user, the organisations are the groups.
     pub fn client(&self, user: &str, groups: &[String]) -> Result<Identity> {
-        let mut params = CertificateParams::default();
-        params.distinguished_name = subject(user, groups);
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        self.sign(params)
+        let key = KeyPair::generate()?;
+        let (not_before, not_after) = validity(CLIENT_DAYS);
+        let ca_key = KeyPair::from_pem(&self.ca.key).context("the CA key is damaged")?;
+        let (_, ca) = x509_parser::pem::parse_x509_pem(self.ca.certificate.as_bytes()).context("the CA is damaged")?;
+        let request = client_certificate::Request { user, groups, not_before, not_after };
+        let certificate = client_certificate::sign(&request, &key, &ca.contents, &ca_key)?;
+        Ok(Identity { certificate: pem("CERTIFICATE", &certificate), key: key.serialize_pem() })
     }
 
     /// The key that signs service account tokens, made on first use.
@@ -87,7 +93,7 @@ impl Pki {
     fn sign(&self, mut params: CertificateParams) -> Result<Identity> {
         let key = KeyPair::generate()?;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
-        let (from, until) = validity(CLIENT_DAYS)?;
+        let (from, until) = validity(CLIENT_DAYS);
         params.not_before = from;
         params.not_after = until;
         let issuer_key = KeyPair::from_pem(&self.ca.key).context("the CA key is damaged")?;
@@ -100,29 +106,37 @@ impl Pki {
 fn make_ca() -> Result<Identity> {
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::default();
-    params.distinguished_name = subject("ferrovirt-ca", &[]);
+    params.distinguished_name = subject("ferrovirt-ca");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
-    let (from, until) = validity(CA_DAYS)?;
+    let (from, until) = validity(CA_DAYS);
     params.not_before = from;
     params.not_after = until;
     let certificate = params.self_signed(&key)?;
     Ok(Identity { certificate: certificate.pem(), key: key.serialize_pem() })
 }
 
-fn subject(common_name: &str, organisations: &[String]) -> DistinguishedName {
+fn subject(common_name: &str) -> DistinguishedName {
     let mut name = DistinguishedName::new();
     name.push(DnType::CommonName, common_name);
-    for organisation in organisations {
-        name.push(DnType::OrganizationName, organisation.as_str());
-    }
     name
 }
 
+fn pem(label: &str, der: &[u8]) -> String {
+    let text = BASE64.encode(der);
+    let mut out = format!("-----BEGIN {label}-----\n");
+    for line in text.as_bytes().chunks(64) {
+        out.push_str(&String::from_utf8_lossy(line));
+        out.push('\n');
+    }
+    out.push_str(&format!("-----END {label}-----\n"));
+    out
+}
+
 /// Valid from an hour ago, so that a clock that is a little behind does not lock anybody out.
-fn validity(days: i64) -> Result<(time::OffsetDateTime, time::OffsetDateTime)> {
+fn validity(days: i64) -> (time::OffsetDateTime, time::OffsetDateTime) {
     let now = time::OffsetDateTime::now_utc();
-    Ok((now - time::Duration::hours(1), now + time::Duration::days(days)))
+    (now - time::Duration::hours(1), now + time::Duration::days(days))
 }
 
 /// Writes a file that only root reads, in one step.
@@ -139,4 +153,26 @@ pub fn write_private(path: &Path, content: &[u8]) -> Result<()> {
     file.sync_all()?;
     fs::rename(&temporary, path)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_certificate_names_the_user_and_every_group() {
+        let directory = tempfile::tempdir().unwrap();
+        let pki = Pki::open(directory.path()).unwrap();
+        let groups = ["dev".to_owned(), "ops".to_owned(), "system:masters".to_owned()];
+        let identity = pki.client("bob", &groups).unwrap();
+        let (_, parsed) = x509_parser::pem::parse_x509_pem(identity.certificate.as_bytes()).unwrap();
+        let certificate = parsed.parse_x509().unwrap();
+        let organisations: Vec<_> =
+            certificate.subject().iter_organization().map(|name| name.as_str().unwrap()).collect();
+        assert_eq!(organisations, groups);
+        let (_, ca) = x509_parser::pem::parse_x509_pem(pki.ca_certificate().as_bytes()).unwrap();
+        let ca = ca.parse_x509().unwrap();
+        assert_eq!(certificate.issuer(), ca.subject());
+        assert!(certificate.validity().is_valid());
+    }
 }

@@ -15,7 +15,7 @@ use ferrovirt_node_lite::images::{ImageError, Images};
 use super::paths::Paths;
 
 /// Where launchers find what libvirt knows of QEMU.
-const CAPABILITIES: &str = "/usr/share/ferrovirt/capabilities";
+const CAPABILITIES: &str = "/var/lib/ferrovirt/capabilities";
 
 pub struct Programs {
     /// Runs `pod-shim` and `pod-init`.

@@ -1,0 +1,60 @@
+//! `ferrovirt virt-controller`: the controllers of a cluster, in one of the processes that could run them.
+
+use anyhow::{Result, bail};
+use clap::Args;
+use ferrovirt_controller::{Part, Settings};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    RoleArgs,
+    leader::{Elector, LEASE},
+    terminated,
+};
+
+#[derive(Args)]
+pub struct VirtControllerArgs {
+    #[command(flatten)]
+    role: RoleArgs,
+    /// Image of the pods that run VMs
+    #[arg(long)]
+    launcher_image: String,
+    /// Name of this process among those that could lead
+    #[arg(long, env = "POD_NAME")]
+    identity: Option<String>,
+}
+
+pub async fn run(arguments: VirtControllerArgs) -> Result<()> {
+    let client = arguments.role.start().await?;
+    let identity = match arguments.identity {
+        Some(identity) => identity,
+        None => format!("{}-{}", rustix::system::uname().nodename().to_string_lossy(), std::process::id()),
+    };
+    let mut elector = Elector::new(client.clone(), &arguments.role.namespace, LEASE, &identity);
+    tokio::select! {
+        () = terminated() => return Ok(()),
+        () = elector.acquire() => {}
+    }
+    tracing::info!(identity, "this virt-controller leads");
+    let stop = CancellationToken::new();
+    let settings = Settings { launcher_image: arguments.launcher_image };
+    let parts = [Part::VirtualMachines, Part::Instances].map(|part| {
+        let stop = stop.clone();
+        tokio::spawn(ferrovirt_controller::run(client.clone(), settings.clone(), part, async move {
+            stop.cancelled().await;
+        }))
+    });
+    let lost = tokio::select! {
+        () = terminated() => false,
+        () = elector.keep() => true,
+    };
+    if lost {
+        // Another may lead already. Nothing more may be written, so there is nothing to end in order.
+        bail!("the lease {LEASE} was lost");
+    }
+    stop.cancel();
+    for part in parts {
+        let _ = part.await;
+    }
+    elector.release().await;
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! Nodes of a cluster: each has an agent that opens streams into its guests for those who hold our client certificate.
+
+use std::{io, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use ferrovirt_api::v1::VirtualMachineInstance;
+use futures::future::BoxFuture;
+use http::{HeaderValue, Request, StatusCode, header};
+use http_body_util::{BodyExt, Empty};
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, Client, api::ListParams};
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
+use tokio::{net::TcpStream, sync::watch};
+
+use crate::{BoxError, BoxStream, Nodes, StreamKind};
+
+/// The protocol that a connection to an agent is upgraded to: the guest's bytes as they are.
+const PROTOCOL: &str = "ferrovirt-stream";
+const AGENTS: &str = "kubevirt.io=virt-handler";
+/// Within the cluster's own network.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[derive(Debug, thiserror::Error)]
+pub enum RemoteError {
+    #[error("the instance has no node yet")]
+    NoNode,
+    #[error("no node agent runs on {0}")]
+    NoAgent(String),
+    #[error("cannot look for the node agent")]
+    Find(#[from] kube::Error),
+    #[error("cannot connect to the node agent of {node}")]
+    Connect { node: String, source: io::Error },
+    #[error("the node agent of {0} did not answer in time")]
+    Timeout(String),
+    #[error("the connection to the node agent broke")]
+    Http(#[from] hyper::Error),
+    #[error("the node agent's address is not valid")]
+    Address(#[from] http::Error),
+    #[error("the node agent refused: {0}")]
+    Refused(String),
+}
+
+pub struct RemoteNodes {
+    client: Client,
+    namespace: String,
+    port: u16,
+    /// The name in every agent's certificate, whatever its address.
+    server_name: ServerName<'static>,
+    tls: watch::Receiver<Arc<ClientConfig>>,
+}
+
+impl RemoteNodes {
+    pub fn new(
+        client: Client,
+        namespace: &str,
+        port: u16,
+        server_name: ServerName<'static>,
+        tls: watch::Receiver<Arc<ClientConfig>>,
+    ) -> Self {
+        Self { client, namespace: namespace.into(), port, server_name, tls }
+    }
+}
+
+impl Nodes for RemoteNodes {
+    fn open(&self, vmi: VirtualMachineInstance, kind: StreamKind) -> BoxFuture<'static, Result<BoxStream, BoxError>> {
+        let agents = Api::<Pod>::namespaced(self.client.clone(), &self.namespace);
+        let (port, name, tls) = (self.port, self.server_name.clone(), self.tls.borrow().clone());
+        Box::pin(async move {
+            let node = vmi.status.node_name.clone();
+            if node.is_empty() {
+                return Err(RemoteError::NoNode.into());
+            }
+            let params = ListParams::default().labels(AGENTS).fields(&format!("spec.nodeName={node}"));
+            let found = agents.list(&params).await.map_err(RemoteError::Find)?;
+            let running = found.items.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+            let address = running.filter_map(|pod| pod.status?.pod_ip).next();
+            let address = address.ok_or_else(|| RemoteError::NoAgent(node.clone()))?;
+            let connect = connect(&node, &address, port, name, tls);
+            let stream = tokio::time::timeout(CONNECT_TIMEOUT, connect);
+            let stream = stream.await.map_err(|_| RemoteError::Timeout(node))??;
+            Ok(open(stream, &vmi, kind).await?)
+        })
+    }
+}
+
+async fn connect(
+    node: &str,
+    address: &str,
+    port: u16,
+    name: ServerName<'static>,
+    tls: Arc<ClientConfig>,
+) -> Result<tokio_rustls::client::TlsStream<TcpStream>, RemoteError> {
+    let failed = |source| RemoteError::Connect { node: node.into(), source };
+    let address = address.parse().map_err(|_| failed(io::Error::other("the agent's pod has no valid address")))?;
+    let stream = TcpStream::connect(std::net::SocketAddr::new(address, port)).await.map_err(failed)?;
+    let _ = stream.set_nodelay(true);
+    tokio_rustls::TlsConnector::from(tls).connect(name, stream).await.map_err(failed)
+}
+
+/// Asks an agent for a stream, over a connection to it.
+pub async fn open<S>(connection: S, vmi: &VirtualMachineInstance, kind: StreamKind) -> Result<BoxStream, RemoteError>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
+{
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(connection)).await?;
+    tokio::spawn(connection.with_upgrades());
+    let kind = match kind {
+        StreamKind::Serial => "console",
+        StreamKind::Vnc => "vnc",
+    };
+    let metadata = &vmi.metadata;
+    let (namespace, name) = (metadata.namespace.as_deref().unwrap_or_default(), metadata.name.as_deref());
+    let uid = metadata.uid.as_deref().unwrap_or_default();
+    let request = Request::get(format!("/v1/{namespace}/{}/{uid}/{kind}", name.unwrap_or_default()))
+        .header(header::HOST, "virt-handler")
+        .header(header::CONNECTION, "upgrade")
+        .header(header::UPGRADE, HeaderValue::from_static(PROTOCOL))
+        .body(Empty::<Bytes>::new())?;
+    let response = sender.send_request(request).await?;
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        let body = response.into_body().collect().await?.to_bytes();
+        return Err(RemoteError::Refused(String::from_utf8_lossy(&body).into_owned()));
+    }
+    let upgraded = hyper::upgrade::on(response).await?;
+    Ok(Box::pin(TokioIo::new(upgraded)))
+}
