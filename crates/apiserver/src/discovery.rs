@@ -129,6 +129,9 @@ fn subresources(resource: &Resource, version: &Version) -> Vec<(&'static str, Va
         let (kind, verbs) = match *name {
             "binding" => (json!({"group": "", "version": "v1", "kind": "Binding"}), vec!["create"]),
             "eviction" => (json!({"group": "policy", "version": "v1", "kind": "Eviction"}), vec!["create"]),
+            "token" => {
+                (json!({"group": "authentication.k8s.io", "version": "v1", "kind": "TokenRequest"}), vec!["create"])
+            }
             "finalize" => (own(), vec!["update"]),
             "exec" => (json!({"group": "", "version": "v1", "kind": "PodExecOptions"}), vec!["create", "get"]),
             "attach" => (json!({"group": "", "version": "v1", "kind": "PodAttachOptions"}), vec!["create", "get"]),

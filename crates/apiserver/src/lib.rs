@@ -30,6 +30,7 @@ mod server;
 mod service;
 mod status;
 mod storage;
+mod tokens;
 
 pub use authn::User;
 pub use http::body::{Body, BoxError};

@@ -18,6 +18,7 @@ use crate::http::serve::Draining;
 use crate::rest::{self, Call};
 use crate::server::{self, Server};
 use crate::status::ApiError;
+use crate::tokens::ISSUER;
 use crate::{discovery, openapi, registry};
 
 /// Boxed: controllers that run inside the pipeline's tasks call it again.
@@ -36,7 +37,7 @@ pub fn handle(server: Arc<Server>, request: Request<Body>) -> BoxFuture<'static,
 }
 
 async fn run(server: Arc<Server>, mut request: Request<Body>) -> Result<Response<Body>, ApiError> {
-    let user = authenticate(&mut request)?;
+    let user = authenticate(&server, &mut request)?;
     let user = impersonate(&server, user, request.headers())?;
     let query = Query::parse(request.uri());
     let info = RequestInfo::parse(request.method(), request.uri(), &query);
@@ -50,12 +51,29 @@ async fn run(server: Arc<Server>, mut request: Request<Body>) -> Result<Response
     }
 }
 
-/// A user that came with the connection or the caller. Credentials that nobody vouched for are refused.
-fn authenticate(request: &mut Request<Body>) -> Result<User, ApiError> {
-    match request.extensions_mut().remove::<User>() {
-        Some(user) => Ok(user.authenticated()),
-        None if request.headers().contains_key(header::AUTHORIZATION) => Err(ApiError::unauthorized()),
-        None => Ok(User::anonymous()),
+/// A user that came with the connection or the caller, or a token. Credentials that nobody vouched for are refused.
+fn authenticate(server: &Server, request: &mut Request<Body>) -> Result<User, ApiError> {
+    if let Some(user) = request.extensions_mut().remove::<User>() {
+        return Ok(user.authenticated());
+    }
+    // Nobody behind this server has to see the credential.
+    let Some(credential) = request.headers_mut().remove(header::AUTHORIZATION) else {
+        return Ok(User::anonymous());
+    };
+    let token = credential
+        .to_str()
+        .ok()
+        .and_then(|text| text.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .map(|(_, token)| token.trim())
+        .ok_or_else(ApiError::unauthorized)?;
+    let now = jiff::Timestamp::now().as_second();
+    match server.tokens.check(&server.store, token, &[ISSUER.to_owned()], now) {
+        Ok((user, _)) => Ok(user),
+        Err(error) => {
+            tracing::debug!(%error, "a bearer token was refused");
+            Err(ApiError::unauthorized())
+        }
     }
 }
 

@@ -28,6 +28,7 @@ use crate::rest::Snapshots;
 use crate::service::{ApiService, ClientService};
 use crate::status::ApiError;
 use crate::storage::Store;
+use crate::tokens::{KeyError, Tokens};
 use crate::{crd, object};
 
 /// The Kubernetes version whose behaviour is followed.
@@ -40,7 +41,7 @@ pub type Handler = Arc<dyn Fn(Request<Body>) -> BoxFuture<'static, Response<Body
 pub struct Config {
     /// The store lives in `<data_dir>/store`.
     pub data_dir: PathBuf,
-    /// Signs service account tokens, when those are issued.
+    /// Signs service account tokens (PKCS#8 PEM, P-256). Without it none are issued or known.
     pub service_account_key_pem: Option<String>,
     /// CustomResourceDefinitions that are created or updated at start.
     pub crds: Vec<Value>,
@@ -57,6 +58,8 @@ pub enum StartError {
     Directory(#[source] io::Error),
     #[error("cannot set up {what}: {message}")]
     Bootstrap { what: String, message: String },
+    #[error("service account tokens cannot be signed")]
+    Key(#[source] KeyError),
     #[error("the start was interrupted")]
     Interrupted,
 }
@@ -75,6 +78,7 @@ pub struct Server {
     pub webhooks: Webhooks,
     pub aggregation: Aggregation,
     pub snapshots: Snapshots,
+    pub tokens: Tokens,
     pub openapi: openapi::Cache,
     /// Shares equal parts of CRD schemas; its lock also puts registry changes in order.
     pub crd_pool: tokio::sync::Mutex<Pool>,
@@ -104,6 +108,7 @@ impl Server {
 impl ApiServer {
     /// Opens the store and brings it to a state in which requests can be served.
     pub async fn start(config: Config) -> Result<Self, StartError> {
+        let tokens = Tokens::new(config.service_account_key_pem.as_deref()).map_err(StartError::Key)?;
         let dir = config.data_dir.join("store");
         let opened = tokio::task::spawn_blocking(move || {
             std::fs::create_dir_all(&dir).map_err(StartError::Directory)?;
@@ -118,6 +123,7 @@ impl ApiServer {
             webhooks: Webhooks::default(),
             aggregation: Aggregation::default(),
             snapshots: Snapshots::default(),
+            tokens,
             openapi: openapi::Cache::default(),
             crd_pool: tokio::sync::Mutex::default(),
             stop: CancellationToken::new(),

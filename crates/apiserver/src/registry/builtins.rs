@@ -94,7 +94,7 @@ const ROWS: &[Row] = &[
     ),
     row("", "configmaps", "ConfigMap", "n", &["cm"]),
     special(row("", "secrets", "Secret", "n", &[]), Special::Secret),
-    row("", "serviceaccounts", "ServiceAccount", "n", &["sa"]),
+    with(row("", "serviceaccounts", "ServiceAccount", "n", &["sa"]), &["token"]),
     special(in_all(row("", "services", "Service", "ns5", &["svc"])), Special::Service),
     row("", "endpoints", "Endpoints", "n", &["ep"]),
     special(row("", "events", "Event", "nr", &["ev"]), Special::Event),

@@ -22,6 +22,7 @@ mod reviews;
 mod scale;
 mod select;
 mod strategy;
+mod token;
 mod update;
 mod watch;
 
@@ -190,6 +191,7 @@ async fn dispatch(call: &Call, request_body: Body) -> Result<Response<Body>, Api
         ("scale", "update") => scale::update(call, body::read(request_body).await?).await,
         ("scale", "patch") => scale::patch(call, body::read(request_body).await?).await,
         ("binding", "create") => pods::bind(call, body::read(request_body).await?).await,
+        ("token", "create") => token::create(call, body::read(request_body).await?).await,
         ("eviction", "create") => pods::evict(call, body::read(request_body).await?).await,
         _ => Err(not_allowed()),
     }

@@ -8,9 +8,10 @@ use super::{Call, decode, respond};
 use crate::authn::User;
 use crate::authz::{Attributes, On};
 use crate::http::body::Body;
-use crate::object::{field_map, text};
+use crate::object::{field_map, strings, text};
 use crate::registry::Special;
 use crate::status::ApiError;
+use crate::tokens::ISSUER;
 
 pub async fn create(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError> {
     let mut review = decode::object(call, &bytes)?;
@@ -22,14 +23,24 @@ pub async fn create(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiErro
         }
         Special::SelfSubjectRulesReview => rules(call, text(&review, &["spec", "namespace"])),
         Special::SelfSubjectReview => json!({"userInfo": call.user.to_json()}),
-        Special::TokenReview => {
-            json!({"authenticated": false, "error": "this server issues no tokens yet", "user": {}})
-        }
+        Special::TokenReview => token(call, &review["spec"]),
         _ => return Err(ApiError::method_not_allowed(call.resource.subject(""))),
     };
     field_map(&mut review, "metadata").entry("creationTimestamp").or_insert(Value::Null);
     review["status"] = status;
     respond::encoded(call, StatusCode::CREATED, review.to_string().into())
+}
+
+fn token(call: &Call, spec: &Value) -> Value {
+    let mut audiences = strings(spec.get("audiences"));
+    if audiences.is_empty() {
+        audiences.push(ISSUER.to_owned());
+    }
+    let now = jiff::Timestamp::now().as_second();
+    match call.server.tokens.check(&call.server.store, text(spec, &["token"]), &audiences, now) {
+        Ok((user, audiences)) => json!({"authenticated": true, "user": user.to_json(), "audiences": audiences}),
+        Err(error) => json!({"user": {}, "error": error.to_string()}),
+    }
 }
 
 fn access(call: &Call, user: &User, spec: &Value) -> Value {

@@ -12,4 +12,5 @@ mod lists;
 mod pods;
 mod streams;
 mod support;
+mod tokens;
 mod verbs;
