@@ -43,7 +43,14 @@ where
     if causes.is_empty() {
         return json!({ "allowed": true });
     }
-    let messages: Vec<&str> = causes.iter().map(|cause| cause.message.as_str()).collect();
+    // Clients that show no causes show this line, so it names the fields too.
+    let messages: Vec<String> = causes
+        .iter()
+        .map(|cause| match cause.message.contains(&cause.field) {
+            true => cause.message.clone(),
+            false => format!("{}: {}", cause.field, cause.message),
+        })
+        .collect();
     refuse(&messages.join(", "), &causes)
 }
 
