@@ -28,7 +28,7 @@ main() {
     local version_flags=""
     local package
     for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
-        version_flags+=" -X $package.gitVersion=$KUBERNETES_VERSION -X $package.gitMajor=${k8s%%.*} -X $package.gitMinor=$minor"
+        version_flags+="-X $package.gitVersion=$KUBERNETES_VERSION -X $package.gitMajor=${k8s%%.*} -X $package.gitMinor=$minor "
     done
 
     build etcd go.etcd.io/etcd/server/v3 "$ETCD_VERSION" "" .
@@ -67,7 +67,7 @@ build() {
         esac
     done
     mkdir "$work/bin"
-    (cd "$work" && go build -ldflags "-s -w$linker_flags" -tags no_btrfs,no_devmapper,no_zfs -o bin/ "${targets[@]}") ||
+    (cd "$work" && go build -ldflags "-s -w $linker_flags" -tags no_btrfs,no_devmapper,no_zfs -o bin/ "${targets[@]}") ||
         fail "building $name failed"
     if [ -e "$work/bin/server" ]; then # etcd's package is called so
         mv "$work/bin/server" "$work/bin/etcd"

@@ -55,7 +55,7 @@ no_container_left() {
 container_processes() {
     local procs
     # Shims first: they would report the end of their container to a containerd that acts on it.
-    pgrep -f -- "^$bin/containerd-shim-runc-v2 .*-address $state/" || true
+    pgrep -f -- "^$cache/.*/containerd-shim-runc-v2 .*-address $state/" || true
     for procs in /sys/fs/cgroup/*/"$cgroup" /sys/fs/cgroup/"$cgroup"; do
         [ -d "$procs" ] && find "$procs" -name cgroup.procs -exec cat {} +
     done | sort -u

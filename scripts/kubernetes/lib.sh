@@ -70,6 +70,12 @@ ctr() {
     "$bin/ctr" --address "$containerd_socket" --namespace k8s.io "$@"
 }
 
+# import_image ARCHIVE: prints nothing unless it fails; ctr complains about the machine's cgroups at every call.
+import_image() {
+    local output
+    output=$(ctr images import "$1" 2>&1) || fail "containerd of $node does not take $1: $output"
+}
+
 # launch NAME ARG...: starts a daemon unless it runs. The last part of the name is the program.
 launch() {
     local name=$1
@@ -81,10 +87,12 @@ launch() {
     echo $! >"$state/$name.pid"
 }
 
-# A number may have gone to another process since, hence the look at what it runs.
+# A number may have gone to another process since, hence the look at what it runs: our program, maybe of another version, or
+# one that a new build has replaced, of which Linux says " (deleted)".
 running() {
-    local pid
-    pid=$(cat "$state/$1.pid" 2>/dev/null) && [ "$(readlink "/proc/$pid/exe")" = "$bin/${1##*/}" ]
+    local pid program
+    pid=$(cat "$state/$1.pid" 2>/dev/null) && program=$(readlink "/proc/$pid/exe") &&
+        [[ $program == "$cache"/*/bin/"${1##*/}"* ]]
 }
 
 # stop NAME: asks a daemon to end, and waits until it has.

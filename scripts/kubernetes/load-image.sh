@@ -13,6 +13,6 @@ running node1/containerd || fail "the cluster is not up; run scripts/kubernetes/
 for number in $(node_numbers); do
     use_node "$number"
     for archive in "$@"; do
-        ctr images import "$archive" || fail "containerd of $node does not take $archive"
+        import_image "$archive"
     done
 done

@@ -187,7 +187,7 @@ start_containerd() {
     launch "$node/containerd" --config "$node_dir/containerd.toml"
     wait_for 60 ctr version || fail "containerd does not answer after 60 s; see $logs/$node/containerd.log"
     local known
-    known=$(ctr images list -q)
+    known=$(ctr images list -q 2>/dev/null)
     [[ $known == *"$test_image"* ]] || import_program "$test_image" testpod
     [[ $known == *"$dns_image"* ]] || import_program "$dns_image" coredns
 }
@@ -195,7 +195,7 @@ start_containerd() {
 import_program() {
     local archive=$state/$2.tar
     "$here/make-image.sh" "$1" "$bin/$2" "$archive"
-    ctr images import "$archive" >/dev/null || fail "containerd does not take the image $1"
+    import_image "$archive"
     rm "$archive"
 }
 
@@ -204,9 +204,11 @@ start_node() {
     for program in /usr/lib/cni/* "$bin/multus"; do
         ln -sfn "$program" "$node_dir/cni-bin/"
     done
-    # containerd takes the first file by name, and watches the directory: the file that the first one names comes first.
-    render bridge.conflist >"$node_dir/cni/bridge.conflist"
-    render multus.conf >"$node_dir/cni/00-multus.conf"
+    # Inside Multus's file, because from a file of its own Multus 4.2 forgets most of it before it removes a pod.
+    local pod_network_config
+    # shellcheck disable=SC2034 # used by render
+    pod_network_config=$(render bridge.conflist)
+    render multus.conf >"$node_dir/cni/multus.conf"
     render kubelet.yaml >"$node_dir/kubelet.yaml"
     render kube-proxy.yaml >"$node_dir/kube-proxy.yaml"
     launch "$node/kubelet" --config="$node_dir/kubelet.yaml" --kubeconfig="$node_dir/kubelet.kubeconfig" \

@@ -1,4 +1,4 @@
-// The one program of the test cluster's own image. What it does is its first argument:
+// The one program of the test cluster's own image. What it does is its first argument, without which it pauses:
 //
 //	pause            waits, and reaps children: the sandbox container of every pod
 //	serve ADDRESS    answers every HTTP request with the host's name
@@ -32,7 +32,7 @@ func main() {
 
 func run(args []string) error {
 	switch {
-	case len(args) == 1 && args[0] == "pause":
+	case len(args) == 0, len(args) == 1 && args[0] == "pause":
 		return pause()
 	case len(args) == 2 && args[0] == "serve":
 		return serve(args[1])
