@@ -24,7 +24,7 @@ use crate::http::body::Body;
 use crate::http::serve::{self, TlsConfig};
 use crate::openapi;
 use crate::registry::Registry;
-use crate::rest::Snapshots;
+use crate::rest::{self, Snapshots};
 use crate::service::{ApiService, ClientService};
 use crate::status::ApiError;
 use crate::storage::Store;
@@ -82,6 +82,8 @@ pub struct Server {
     pub openapi: openapi::Cache,
     /// Shares equal parts of CRD schemas; its lock also puts registry changes in order.
     pub crd_pool: tokio::sync::Mutex<Pool>,
+    /// Puts writes of services in order.
+    pub service_turn: tokio::sync::Mutex<()>,
     pub stop: CancellationToken,
     pub tasks: TaskTracker,
     in_process: RwLock<HashMap<(String, String), Handler>>,
@@ -126,6 +128,7 @@ impl ApiServer {
             tokens,
             openapi: openapi::Cache::default(),
             crd_pool: tokio::sync::Mutex::default(),
+            service_turn: tokio::sync::Mutex::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
             in_process: RwLock::default(),
@@ -197,11 +200,27 @@ async fn bootstrap(server: &Arc<Server>, config: Config) -> Result<(), StartErro
         "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration" => 2,
         _ => 1,
     };
+    create_absent(&client, &[api_service()]).await?;
     for phase in 0..=2 {
         let objects: Vec<Value> = config.bootstrap.iter().filter(|o| rank(o) == phase).cloned().collect();
         create_absent(&client, &objects).await?;
     }
     Ok(())
+}
+
+/// The service by which programs inside find this server.
+fn api_service() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {
+            "name": "kubernetes", "namespace": "default",
+            "labels": {"component": "apiserver", "provider": "kubernetes"},
+        },
+        "spec": {
+            "clusterIP": rest::API_ADDRESS.to_string(),
+            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": 6443}],
+        },
+    })
 }
 
 async fn create_absent(client: &Client, objects: &[Value]) -> Result<(), StartError> {

@@ -37,6 +37,7 @@ pub async fn create_object(call: &Call, mut object: Value) -> Result<Bytes, ApiE
     let generated = text(&object, &["metadata", "name"]).is_empty() && !base.is_empty();
     metadata::fill(call, &mut object);
     metadata::normalize(&call.resource, &mut object);
+    let _turn = super::services::turn(call).await;
     strategy::prepare_create(call, &mut object).await?;
     structural::prune(&call.version().schema(), &mut object);
     structural::default(&call.version().schema(), &mut object);

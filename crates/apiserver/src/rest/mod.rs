@@ -21,6 +21,7 @@ mod respond;
 mod reviews;
 mod scale;
 mod select;
+mod services;
 mod strategy;
 mod token;
 mod update;
@@ -43,6 +44,7 @@ use crate::status::ApiError;
 pub use list::Snapshots;
 pub use metadata::name_fault;
 pub use respond::convert;
+pub use services::API_ADDRESS;
 
 /// Warnings of one answer: their number, their bytes together, and the characters of each when there are too many bytes.
 const MAX_WARNINGS: usize = 200;

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use ferrovirt_schema::Cause;
 use serde_json::{Value, json};
 
-use super::Call;
+use super::{Call, services};
 use crate::object::{self, at, default, default_in, field_map, items_mut, metadata, text};
 use crate::registry::{Resource, Special};
 use crate::status::ApiError;
@@ -30,7 +30,10 @@ pub async fn prepare_create(call: &Call, object: &mut Value) -> Result<(), ApiEr
             let qos = qos_class(object);
             *field_map(object, "status") = json_map(json!({"phase": "Pending", "qosClass": qos}));
         }
-        Special::Service => *field_map(object, "status") = json_map(json!({"loadBalancer": {}})),
+        Special::Service => {
+            *field_map(object, "status") = json_map(json!({"loadBalancer": {}}));
+            services::allocate(call, None, object)?;
+        }
         Special::Claim => {
             field_map(object, "status").insert("phase".into(), "Pending".into());
         }
@@ -55,6 +58,7 @@ pub async fn prepare_update(call: &Call, old: &Value, new: &mut Value) -> Result
             label_namespace(new, &name);
         }
         Special::Secret => fold_string_data(new),
+        Special::Service if call.subresource().is_empty() => services::allocate(call, Some(old), new)?,
         Special::Crd if call.subresource().is_empty() => crd::prepare(call, new, Some(old))?,
         Special::Rbac => authz::check_escalation(call, new, Some(old))?,
         Special::ApiService if call.subresource().is_empty() => {
@@ -70,6 +74,7 @@ pub fn validate(call: &Call, object: &Value, old: Option<&Value>) -> Vec<Cause> 
     let mut causes = Vec::new();
     match call.resource.special {
         Special::Crd => causes.extend(crd::validate(object, old)),
+        Special::Service => causes.extend(services::validate(object, old)),
         Special::Rbac => {
             if let Some(old) = old
                 && old.get("roleRef") != object.get("roleRef")

@@ -88,8 +88,9 @@ async fn apply(call: &Call, entry: &Entry, old: &Value, mut new: Value) -> Resul
     let schema = call.version().schema();
     structural::default(&schema, &mut new);
     strategy::defaults(&call.resource, &mut new);
-    strategy::prepare_update(call, old, &mut new).await?;
     admission::mutate(call, Operation::Update, &mut new, Some(old)).await?;
+    let _turn = super::services::turn(call).await;
+    strategy::prepare_update(call, old, &mut new).await?;
     structural::prune(&schema, &mut new);
     structural::default(&schema, &mut new);
     metadata::keep(old, &mut new);

@@ -10,6 +10,7 @@ mod kube_client;
 mod kubectl;
 mod lists;
 mod pods;
+mod services;
 mod streams;
 mod support;
 mod tokens;

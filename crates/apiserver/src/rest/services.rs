@@ -1,0 +1,270 @@
+//! Cluster addresses and node ports of services.
+//!
+//! What is taken is read from the stored services, so there is no second record that could disagree with them. Writes of
+//! services take turns from the choice of a number to its commit.
+
+use std::collections::HashSet;
+use std::net::Ipv4Addr;
+
+use ferrovirt_schema::Cause;
+use serde_json::{Value, json};
+
+use super::Call;
+use crate::object::{self, at, default, field_map, items_mut, text};
+use crate::registry::Special;
+use crate::status::ApiError;
+use crate::storage::{Store, parse};
+
+/// The addresses of services: 10.43.0.0/16.
+const NETWORK: Ipv4Addr = Ipv4Addr::new(10, 43, 0, 0);
+const NETWORK_BITS: u32 = 16;
+/// Addresses below this offset are only given to those who ask for them by name.
+const FIRST_DYNAMIC: u32 = 256;
+/// The address of the service `kubernetes`.
+pub const API_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 43, 0, 1);
+const NODE_PORTS: std::ops::RangeInclusive<u32> = 30000..=32767;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Number {
+    Address(Ipv4Addr),
+    Port(u32),
+}
+
+/// Held by the write of a service until it is stored, so that two never choose the same number. None for other kinds.
+pub async fn turn(call: &Call) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+    match call.resource.special {
+        Special::Service => Some(call.server.service_turn.lock().await),
+        _ => None,
+    }
+}
+
+/// Gives a service the numbers that its type needs, and keeps those it has.
+pub fn allocate(call: &Call, old: Option<&Value>, service: &mut Value) -> Result<(), ApiError> {
+    let kind = text(service, &["spec", "type"]).to_owned();
+    if kind == "ExternalName" {
+        let spec = field_map(service, "spec");
+        for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+            spec.remove(key);
+        }
+        return Ok(());
+    }
+    if let Some(old) = old {
+        inherit(old, service);
+    }
+    let mut picker = Picker::new(call, object::name(service).to_owned());
+    address(&mut picker, call, old, service)?;
+    if matches!(kind.as_str(), "NodePort" | "LoadBalancer") {
+        let wanted =
+            kind == "NodePort" || at(service, &["spec", "allocateLoadBalancerNodePorts"]) != Some(&json!(false));
+        node_ports(&mut picker, call, wanted, service)?;
+    } else {
+        items_mut(field_value(service, "spec"), "ports").filter_map(Value::as_object_mut).for_each(|port| {
+            port.remove("nodePort");
+        });
+    }
+    Ok(())
+}
+
+/// What may not change.
+pub fn validate(service: &Value, old: Option<&Value>) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let kind = text(service, &["spec", "type"]);
+    if !matches!(kind, "ClusterIP" | "NodePort" | "LoadBalancer" | "ExternalName") {
+        let known = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"].map(|k| json!(k));
+        causes.push(Cause::not_supported("spec.type", &json!(kind), &known));
+    }
+    let headless = text(service, &["spec", "clusterIP"]) == "None";
+    let ports = at(service, &["spec", "ports"]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    if kind == "ExternalName" {
+        if text(service, &["spec", "externalName"]).is_empty() {
+            causes.push(Cause::required("spec.externalName", ""));
+        }
+    } else if ports.is_empty() && !headless {
+        causes.push(Cause::required("spec.ports", ""));
+    }
+    let mut seen: HashSet<(&str, i64)> = HashSet::new();
+    let mut names: HashSet<&str> = HashSet::new();
+    for (index, port) in ports.iter().enumerate() {
+        let number = port["port"].as_i64().unwrap_or_default();
+        if !(1..=65535).contains(&number) {
+            let field = format!("spec.ports[{index}].port");
+            causes.push(Cause::invalid(field, &port["port"], "must be between 1 and 65535, inclusive"));
+        }
+        let name = text(port, &["name"]);
+        if name.is_empty() && ports.len() > 1 {
+            causes.push(Cause::required(format!("spec.ports[{index}].name"), ""));
+        } else if !names.insert(name) {
+            causes.push(Cause::duplicate(format!("spec.ports[{index}].name"), &json!(name)));
+        }
+        if !seen.insert((text(port, &["protocol"]), number)) {
+            causes.push(Cause::duplicate(format!("spec.ports[{index}]"), port));
+        }
+    }
+    let address = |s: &Value| text(s, &["spec", "clusterIP"]).to_owned();
+    if let Some(old) = old
+        && kind != "ExternalName"
+        && !address(old).is_empty()
+        && address(old) != address(service)
+    {
+        let now = json!([address(service)]);
+        causes.push(Cause::invalid("spec.clusterIPs[0]", &now, "may not change once set"));
+    }
+    causes
+}
+
+fn field_value<'a>(object: &'a mut Value, key: &str) -> &'a mut Value {
+    field_map(object, key);
+    &mut object[key]
+}
+
+/// An update that leaves numbers out means those that are there.
+fn inherit(old: &Value, service: &mut Value) {
+    let spec = field_value(service, "spec");
+    for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+        if let Some(value) = at(old, &["spec", key]) {
+            let empty = spec.get(key).is_none_or(|v| v.is_null() || v == "" || v == &json!([]));
+            if empty {
+                spec[key] = value.clone();
+            }
+        }
+    }
+    let before = at(old, &["spec", "ports"]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    for port in items_mut(spec, "ports") {
+        let same = |other: &&Value| other["port"] == port["port"] && other["protocol"] == port["protocol"];
+        if let Some(number) = before.iter().find(same).and_then(|p| p.get("nodePort")).cloned() {
+            default(port, "nodePort", number);
+        }
+    }
+}
+
+fn address(picker: &mut Picker, call: &Call, old: Option<&Value>, service: &mut Value) -> Result<(), ApiError> {
+    let spec = field_value(service, "spec");
+    let listed = at(spec, &["clusterIPs"]).and_then(|l| l.get(0)).and_then(Value::as_str).unwrap_or_default();
+    let wanted = match text(spec, &["clusterIP"]) {
+        "" => listed.to_owned(),
+        given => given.to_owned(),
+    };
+    let kept = old.is_some_and(|o| !wanted.is_empty() && text(o, &["spec", "clusterIP"]) == wanted);
+    let name = picker.name.clone();
+    let refuse = |message: String| {
+        let cause = Cause::invalid("spec.clusterIPs", &json!([wanted]), message);
+        ApiError::invalid(call.resource.kind_subject(&name), &[cause])
+    };
+    let chosen = match wanted.as_str() {
+        "None" => wanted.clone(),
+        _ if kept => wanted.clone(),
+        "" => picker.any_address().ok_or_else(|| refuse("all addresses are in use".into()))?.to_string(),
+        given => {
+            let parsed: Ipv4Addr = given.parse().map_err(|_| refuse("must be a valid IPv4 address".into()))?;
+            let inside = (u32::from(parsed) ^ u32::from(NETWORK)) >> (32 - NETWORK_BITS) == 0;
+            if !inside {
+                let range = format!("{NETWORK}/{NETWORK_BITS}");
+                return Err(refuse(format!(
+                    "failed to allocate IP {given}: the provided IP is not in the valid range ({range})"
+                )));
+            }
+            if !picker.take(Number::Address(parsed)) {
+                return Err(refuse(format!("failed to allocate IP {given}: provided IP is already allocated")));
+            }
+            wanted.clone()
+        }
+    };
+    spec["clusterIP"] = json!(chosen);
+    spec["clusterIPs"] = json!([chosen]);
+    default(spec, "ipFamilies", json!(["IPv4"]));
+    default(spec, "ipFamilyPolicy", "SingleStack");
+    Ok(())
+}
+
+fn node_ports(picker: &mut Picker, call: &Call, wanted: bool, service: &mut Value) -> Result<(), ApiError> {
+    let name = picker.name.clone();
+    for (index, port) in items_mut(field_value(service, "spec"), "ports").enumerate() {
+        let given = port["nodePort"].as_u64().and_then(|p| u32::try_from(p).ok()).unwrap_or(0);
+        let refuse = |message: &str| {
+            let cause = Cause::invalid(format!("spec.ports[{index}].nodePort"), &json!(given), message);
+            ApiError::invalid(call.resource.kind_subject(&name), &[cause])
+        };
+        if given == 0 {
+            if wanted {
+                port["nodePort"] = picker.any_port().ok_or_else(|| refuse("all ports are in use"))?.into();
+            }
+            continue;
+        }
+        if !NODE_PORTS.contains(&given) {
+            return Err(refuse("provided port is not in the valid range. The range of valid ports is 30000-32767"));
+        }
+        if !picker.take(Number::Port(given)) {
+            return Err(refuse("provided port is already allocated"));
+        }
+    }
+    Ok(())
+}
+
+/// Chooses free numbers for one service.
+struct Picker {
+    name: String,
+    /// Numbers of the other stored services.
+    taken: HashSet<Number>,
+    /// Numbers of this one. Two ports with different protocols may share a node port.
+    own: HashSet<Number>,
+}
+
+impl Picker {
+    fn new(call: &Call, name: String) -> Self {
+        let key = ferrovirt_store::Key::new(call.namespace().unwrap_or_default(), name.as_str());
+        Self { taken: stored_numbers(&call.server.store, &key), own: HashSet::new(), name }
+    }
+
+    /// Takes a number unless another service has it.
+    fn take(&mut self, number: Number) -> bool {
+        let free = !self.taken.contains(&number);
+        if free {
+            self.own.insert(number);
+        }
+        free
+    }
+
+    fn any_address(&mut self) -> Option<Ipv4Addr> {
+        let size = 1u32 << (32 - NETWORK_BITS);
+        // The last address is the broadcast address.
+        self.any(FIRST_DYNAMIC..size - 1, |offset| Number::Address(Ipv4Addr::from(u32::from(NETWORK) + offset)))
+            .and_then(|number| match number {
+                Number::Address(address) => Some(address),
+                Number::Port(_) => None,
+            })
+    }
+
+    fn any_port(&mut self) -> Option<u32> {
+        self.any(*NODE_PORTS.start()..*NODE_PORTS.end() + 1, Number::Port).and_then(|number| match number {
+            Number::Port(port) => Some(port),
+            Number::Address(_) => None,
+        })
+    }
+
+    /// The first free number from a random place on, so that a number is not used again soon.
+    fn any(&mut self, range: std::ops::Range<u32>, number: impl Fn(u32) -> Number) -> Option<Number> {
+        let size = range.end - range.start;
+        let [a, b, c, d, ..] = *uuid::Uuid::new_v4().as_bytes();
+        let first = u32::from_be_bytes([a, b, c, d]) % size;
+        (0..size)
+            .map(|i| number(range.start + (first + i) % size))
+            .find(|n| !self.own.contains(n) && !self.taken.contains(n))
+            .inspect(|n| {
+                self.own.insert(*n);
+            })
+    }
+}
+
+fn stored_numbers(store: &Store, except: &ferrovirt_store::Key) -> HashSet<Number> {
+    let mut numbers = HashSet::new();
+    for entry in store.list("services", None).items.iter().filter(|e| e.key != *except) {
+        let Ok(service) = parse(entry) else { continue };
+        if let Ok(address) = text(&service, &["spec", "clusterIP"]).parse() {
+            numbers.insert(Number::Address(address));
+        }
+        let ports = at(&service, &["spec", "ports"]).and_then(Value::as_array).into_iter().flatten();
+        let ports = ports.filter_map(|p| p["nodePort"].as_u64()).filter_map(|p| u32::try_from(p).ok());
+        numbers.extend(ports.map(Number::Port));
+    }
+    numbers
+}
