@@ -9,9 +9,11 @@ mod delete;
 mod down;
 mod get;
 mod image;
+mod install;
 mod kubeconfig;
 mod logging;
 mod power;
+mod roles;
 mod status;
 mod table;
 mod up;
@@ -56,6 +58,19 @@ enum Command {
     /// Images on this host
     #[command(subcommand)]
     Image(image::ImageCommand),
+    /// Install Ferrovirt on a Kubernetes cluster
+    Install(install::InstallArgs),
+    /// Remove Ferrovirt from a Kubernetes cluster
+    Uninstall(install::UninstallArgs),
+    /// Serve webhooks and subresources (runs in a pod)
+    #[command(hide = true)]
+    VirtApi(roles::virt_api::VirtApiArgs),
+    /// Run the cluster's controllers (runs in a pod)
+    #[command(hide = true)]
+    VirtController(roles::virt_controller::VirtControllerArgs),
+    /// Care for the VMs of a node (runs in a pod)
+    #[command(hide = true)]
+    VirtHandler(roles::virt_handler::VirtHandlerArgs),
 }
 
 /// Which host of this machine is meant.
@@ -113,6 +128,11 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Stop(arguments) => power::run("stop", arguments).await,
             Command::Restart(arguments) => power::run("restart", arguments).await,
             Command::Image(command) => image::run(command),
+            Command::Install(arguments) => install::install(arguments).await,
+            Command::Uninstall(arguments) => install::uninstall(arguments).await,
+            Command::VirtApi(arguments) => roles::virt_api::run(arguments).await,
+            Command::VirtController(arguments) => roles::virt_controller::run(arguments).await,
+            Command::VirtHandler(arguments) => roles::virt_handler::run(arguments).await,
         }
     });
     // A reader that waits for the terminal cannot be interrupted; the process ends anyway.

@@ -29,7 +29,7 @@ pub const DEFAULT_GRACE_SECONDS: i64 = 30;
 pub struct Config {
     pub launcher_image: String,
     pub image_pull_policy: String,
-    /// True if some node offers the hypervisor's device; without it the pod does not ask for it.
+    /// True if some node offers the hypervisor's device. If none does, pods ask for it only if emulation is not allowed.
     pub device_available: bool,
     pub allow_emulation: bool,
     /// How many virtual CPUs share a physical one.
@@ -272,7 +272,8 @@ fn resources(vmi: &VirtualMachineInstance, config: &Config) -> ResourceRequireme
         let milli = 1000 * i64::from(virtual_cpus(vmi)) / config.cpu_allocation_ratio.max(1);
         requests.insert("cpu".into(), Quantity(format!("{}m", milli.max(1))));
     }
-    if config.device_available
+    // Where emulation is not allowed, a pod without the device waits for a node that has it.
+    if (config.device_available || !config.allow_emulation)
         && let Some(driver) = ferrovirt_machine::hypervisor::hypervisor(hypervisor(vmi))
         && let Some(device) = driver.device()
     {

@@ -3,6 +3,8 @@
 //! They compose the same parts as `ferrovirt up`, with a cluster's API server behind the client.
 
 mod leader;
+#[cfg(test)]
+mod stream_tests;
 pub mod tls;
 pub mod virt_api;
 pub mod virt_controller;

@@ -4,7 +4,8 @@
 
 mod client_certificate;
 pub mod control;
-mod objects;
+mod logs;
+pub mod objects;
 pub mod paths;
 pub mod pki;
 mod probe;
@@ -159,6 +160,7 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
 
     let agent = ferrovirt_node::agent(client("node"), ferrovirt_node::Config::new(&node_name, paths.data_dir.clone()));
     services::register(&api, client("virt-api"), agent.clone());
+    logs::register(&api, client("node-lite"), paths.data_dir.clone());
     objects::apply_settings(&client("up"), !arguments.no_emulation).await?;
 
     let serving = {

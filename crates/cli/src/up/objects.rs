@@ -8,7 +8,8 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::services::{NAMESPACE, SERVICE};
+pub use super::services::NAMESPACE;
+use super::services::SERVICE;
 
 /// Created if they are not there.
 pub fn bootstrap(allow_emulation: bool) -> Vec<Value> {

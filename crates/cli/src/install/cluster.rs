@@ -1,0 +1,205 @@
+//! What `install` and `uninstall` do to a cluster, with words on what they wait for.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::api::core::v1::Secret;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
+    core::{ApiResource, GroupVersionKind},
+    runtime::wait::await_condition,
+};
+use serde_json::Value;
+
+use crate::up::{objects::NAMESPACE, pki::Identity};
+
+const MANAGER: &str = "ferrovirt";
+const DEADLINE: Duration = Duration::from_secs(300);
+/// The kinds of an installation's objects that have no namespace.
+const CLUSTER_KINDS: &[&str] = &[
+    "APIService",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "CustomResourceDefinition",
+    "MutatingWebhookConfiguration",
+    "Namespace",
+    "ValidatingWebhookConfiguration",
+];
+
+pub struct Cluster {
+    client: Client,
+}
+
+impl Cluster {
+    pub fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// The CA of an installation that is there.
+    pub async fn certificate_authority(&self) -> Result<Option<Identity>> {
+        let secrets = Api::<Secret>::namespaced(self.client.clone(), NAMESPACE);
+        let Some(secret) = secrets.get_opt("ferrovirt-ca").await? else { return Ok(None) };
+        let text = |key: &str| -> Result<String> {
+            let bytes = secret.data.as_ref().and_then(|data| data.get(key));
+            let bytes = bytes.with_context(|| format!("the secret {NAMESPACE}/ferrovirt-ca has no {key}"))?;
+            Ok(String::from_utf8(bytes.0.clone())?)
+        };
+        Ok(Some(Identity { certificate: text("tls.crt")?, key: text("tls.key")? }))
+    }
+
+    pub async fn apply(&self, objects: &[Value]) -> Result<()> {
+        for object in objects {
+            let (api, name, label) = self.api(object);
+            // What these objects say is ours to say, whoever changed them since.
+            let params = PatchParams::apply(MANAGER).force();
+            api.patch(&name, &params, &Patch::Apply(object)).await.with_context(|| format!("{label} was refused"))?;
+        }
+        Ok(())
+    }
+
+    pub async fn delete(&self, objects: &[Value]) -> Result<()> {
+        let mut gone = vec![];
+        for object in objects.iter().rev() {
+            let (api, name, label) = self.api(object);
+            match api.delete(&name, &DeleteParams::background()).await {
+                Ok(_) => gone.push((api, name, label)),
+                // A kind that is not defined any more has no objects.
+                Err(kube::Error::Api(answer)) if answer.is_not_found() => {}
+                Err(error) => return Err(error).with_context(|| format!("{label} cannot be deleted")),
+            }
+        }
+        for (api, name, label) in gone {
+            within(&label, await_condition(api, &name, |object: Option<&DynamicObject>| object.is_none())).await?;
+        }
+        Ok(())
+    }
+
+    pub async fn wait_for_definitions(&self, definitions: &[Value]) -> Result<()> {
+        for definition in definitions {
+            let (api, name, label) = self.api(definition);
+            within(&label, await_condition(api, &name, |o: Option<&DynamicObject>| holds(o, "Established"))).await?;
+        }
+        Ok(())
+    }
+
+    pub async fn wait_for_components(&self, components: &[Value], registration: &[Value]) -> Result<()> {
+        for object in components.iter().chain(registration) {
+            let (api, name, label) = self.api(object);
+            let ready: fn(Option<&DynamicObject>) -> bool = match object["kind"].as_str() {
+                Some("Deployment") => deployment_ready,
+                Some("DaemonSet") => daemon_set_ready,
+                Some("APIService") => |object| holds(object, "Available"),
+                _ => continue,
+            };
+            eprintln!("waiting for {label}");
+            if let Err(error) = within(&label, await_condition(api, &name, ready)).await {
+                return Err(error.context(self.explain(&name).await));
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes VMs, then what is left of instances, and waits until both are gone.
+    pub async fn delete_machines(&self) -> Result<()> {
+        for kind in ["VirtualMachine", "VirtualMachineInstanceReplicaSet", "VirtualMachineInstance"] {
+            let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("kubevirt.io", "v1", kind));
+            let all = Api::<DynamicObject>::all_with(self.client.clone(), &resource);
+            let list = match all.list(&ListParams::default()).await {
+                Ok(list) => list,
+                Err(kube::Error::Api(answer)) if answer.is_not_found() => continue,
+                Err(error) => return Err(error.into()),
+            };
+            for object in list {
+                let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+                let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), &namespace, &resource);
+                match api.delete(&name, &DeleteParams::foreground()).await {
+                    Err(kube::Error::Api(answer)) if answer.is_not_found() => continue,
+                    other => drop(other?),
+                }
+                let label = format!("{} {namespace}/{name}", kind.to_lowercase());
+                within(&label, await_condition(api, &name, |object: Option<&DynamicObject>| object.is_none())).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the pods of a component say about why they do not run.
+    async fn explain(&self, component: &str) -> String {
+        let pods = Api::<k8s_openapi::api::core::v1::Pod>::namespaced(self.client.clone(), NAMESPACE);
+        let params = ListParams::default().labels(&format!("kubevirt.io={component}"));
+        let mut reasons = vec![];
+        for pod in pods.list(&params).await.map(|list| list.items).unwrap_or_default() {
+            let status = pod.status.unwrap_or_default();
+            let phase = status.phase.unwrap_or_default();
+            let containers = status.container_statuses.unwrap_or_default().into_iter();
+            let waiting = containers.filter_map(|c| c.state?.waiting).map(|w| {
+                format!("{}: {}", w.reason.unwrap_or_default(), w.message.unwrap_or_default())
+            });
+            let why: Vec<String> = waiting.collect();
+            reasons.push(format!("pod {} is {phase} {}", pod.metadata.name.unwrap_or_default(), why.join("; ")));
+        }
+        match reasons.is_empty() {
+            true => format!("{component} does not run, and has no pods"),
+            false => format!("{component} does not run: {}", reasons.join(", ")),
+        }
+    }
+
+    fn api(&self, object: &Value) -> (Api<DynamicObject>, String, String) {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (api_version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
+        let (group, version) = api_version.rsplit_once('/').unwrap_or(("", &api_version));
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &kind));
+        let name = text(&object["metadata"]["name"]);
+        let label = format!("{} {name}", kind.to_lowercase());
+        let api = match CLUSTER_KINDS.contains(&kind.as_str()) {
+            true => Api::all_with(self.client.clone(), &resource),
+            false => {
+                let namespace = object["metadata"]["namespace"].as_str().unwrap_or(NAMESPACE);
+                Api::namespaced_with(self.client.clone(), namespace, &resource)
+            }
+        };
+        (api, name, label)
+    }
+}
+
+async fn within<T, E>(label: &str, condition: impl Future<Output = Result<T, E>>) -> Result<()>
+where
+    E: std::error::Error + Send + Sync + 'static,
+{
+    match tokio::time::timeout(DEADLINE, condition).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(error).with_context(|| format!("cannot watch {label}")),
+        Err(_) => bail!("waited {} s for {label}", DEADLINE.as_secs()),
+    }
+}
+
+/// True if a condition of the object is `True`.
+fn holds(object: Option<&DynamicObject>, condition: &str) -> bool {
+    let conditions = object.and_then(|object| object.data["status"]["conditions"].as_array());
+    conditions.into_iter().flatten().any(|c| c["type"] == condition && c["status"] == "True")
+}
+
+fn deployment_ready(object: Option<&DynamicObject>) -> bool {
+    rolled_out(object, |object| object.data["spec"]["replicas"].as_i64(), "updatedReplicas", "availableReplicas")
+}
+
+fn daemon_set_ready(object: Option<&DynamicObject>) -> bool {
+    let wanted = |object: &DynamicObject| object.data["status"]["desiredNumberScheduled"].as_i64();
+    rolled_out(object, wanted, "updatedNumberScheduled", "numberAvailable")
+}
+
+/// The newest version of the object was seen by its controller, and all its pods are of that version and available.
+fn rolled_out(
+    object: Option<&DynamicObject>,
+    wanted: impl Fn(&DynamicObject) -> Option<i64>,
+    updated: &str,
+    available: &str,
+) -> bool {
+    let Some(object) = object else { return false };
+    let status = &object.data["status"];
+    let number = |key: &str| status[key].as_i64().unwrap_or(0);
+    let wanted = wanted(object).unwrap_or(0);
+    let seen = status["observedGeneration"].as_i64() == object.metadata.generation;
+    seen && wanted > 0 && number(updated) >= wanted && number(available) >= wanted
+}
