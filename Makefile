@@ -12,7 +12,7 @@ export FERROVIRT_BIN_DIR ?= $(CARGO_TARGET_DIR)/dist
 export FERROVIRT_GUEST_DIR ?= $(FERROVIRT_CACHE)/guest
 export PREFIX ?= /usr/local
 
-.PHONY: help up down deps build image test lint bench nightly deny gen
+.PHONY: help up down deps build image test lint bench nightly kubernetes-up kubernetes-down deny gen
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -48,6 +48,12 @@ bench: deps build image ## measure against raw QEMU; one table, also as JSON
 
 nightly: deps build image deny ## the long forms: fuzzing, hundreds of crash rounds
 	FERROVIRT_LONG=1 PROPTEST_CASES=20000 cargo test --workspace
+
+kubernetes-up: ## a real Kubernetes on this machine, to test on
+	@scripts/kubernetes/up.sh
+
+kubernetes-down: ## remove it again
+	@scripts/kubernetes/down.sh
 
 deny: ## licences and known vulnerabilities of our dependencies
 	@scripts/deny.sh
