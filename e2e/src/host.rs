@@ -1,7 +1,7 @@
 //! A host of our own: `ferrovirt up` with a data directory in `/tmp`, stopped and checked when dropped.
 
 use std::{
-    cell::Cell,
+    cell::{Cell, OnceCell},
     env, fs,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -31,7 +31,7 @@ pub struct Options {
 pub struct Host {
     directory: TempDir,
     options: Options,
-    instance: String,
+    instance: OnceCell<String>,
     programs: PathBuf,
     /// Set by `down` and taken back by `up`: dropping a host that is down does nothing.
     down: Cell<bool>,
@@ -44,17 +44,21 @@ impl Host {
     }
 
     pub fn start_with(options: Options) -> Result<Self> {
-        require_root()?;
-        let programs = programs()?;
-        // Short: pods keep sockets below it, and their addresses have little room.
-        let directory = tempfile::Builder::new().prefix("fv-").tempdir_in("/tmp")?;
-        let mut host = Self { directory, options, instance: String::new(), programs, down: Cell::new(false) };
+        let host = Self::prepare(options)?;
         host.up()?;
-        host.instance = host.find_instance()?;
         if !host.options.no_image {
             host.ferrovirt(&["image", "import", &guest_archive()?.to_string_lossy()])?;
         }
         Ok(host)
+    }
+
+    /// A host with a data directory that was never started.
+    pub fn prepare(options: Options) -> Result<Self> {
+        require_root()?;
+        let programs = programs()?;
+        // Short: pods keep sockets below it, and their addresses have little room.
+        let directory = tempfile::Builder::new().prefix("fv-").tempdir_in("/tmp")?;
+        Ok(Self { directory, options, instance: OnceCell::new(), programs, down: Cell::new(true) })
     }
 
     /// `ferrovirt up --detach`: the first time, after [`Host::kill_up`] or after [`Host::down`].
@@ -65,7 +69,11 @@ impl Host {
         // Named on the command line, although the environment says the same, so that the process can be told from others.
         let mut arguments = vec!["up", "--detach", "--listen", "127.0.0.1:0", "--data-dir", &*data_dir];
         arguments.extend(self.options.arguments.iter().map(String::as_str));
-        self.ferrovirt(&arguments)
+        let said = self.ferrovirt(&arguments)?;
+        if self.instance.get().is_none() {
+            let _ = self.instance.set(self.find_instance()?);
+        }
+        Ok(said)
     }
 
     /// `ferrovirt down`, and a look at what it left behind. If something is left, it is ended by force.
@@ -83,7 +91,7 @@ impl Host {
         self.ferrovirt(&["down"])?;
         // The process that answered `down` is the last one to go.
         wait::until("the host to leave nothing behind", wait::SOON, || {
-            let left = leftovers::of_host(&self.data_dir(), &self.instance)?;
+            let left = leftovers::of_host(&self.data_dir(), self.instance())?;
             Ok(if left.is_empty() { Seen::Yes(()) } else { Seen::Not(left.join("\n")) })
         })
     }
@@ -123,7 +131,7 @@ impl Host {
 
     /// The hash that names this host's bridge, tables and cgroups.
     pub fn instance(&self) -> &str {
-        &self.instance
+        self.instance.get().map_or("that-never-started", String::as_str)
     }
 
     /// Address of the API, from the kubeconfig.
@@ -240,7 +248,7 @@ impl Host {
     }
 
     pub fn processes(&self) -> Vec<Process> {
-        process::of_host(&self.data_dir(), &self.instance)
+        process::of_host(&self.data_dir(), self.instance())
     }
 
     /// The QEMU of a VM in the namespace `default`.

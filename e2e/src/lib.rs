@@ -12,6 +12,7 @@ pub mod host;
 pub mod leftovers;
 pub mod manifest;
 pub mod process;
+pub mod raw_qemu;
 pub mod suite;
 pub mod wait;
 

@@ -10,6 +10,7 @@ const CASES: &[Case] = &[
     ("second_up_is_harmless", second_up_is_harmless),
     ("up_needs_root", up_needs_root),
     ("other_users_get_their_own_credentials", other_users_get_their_own_credentials),
+    ("logs_are_json_when_asked", logs_are_json_when_asked),
     ("two_hosts_side_by_side", two_hosts_side_by_side),
     ("down_and_up_start_the_same_vms", down_and_up_start_the_same_vms),
     ("no_emulation_refuses_with_the_reason", no_emulation_refuses_with_the_reason),
@@ -83,6 +84,19 @@ fn other_users_get_their_own_credentials(host: &Host) -> Result<()> {
     as_bob(&["get", "vms"])?.success()?;
     let said = as_bob(&["delete", "vm", "any"])?.failure()?;
     ensure!(said.contains("Forbidden"), "a reader deletes VMs: {said}");
+    Ok(())
+}
+
+fn logs_are_json_when_asked(_: &Host) -> Result<()> {
+    let arguments = vec!["--log-format".into(), "json".into()];
+    let host = Host::start_with(Options { arguments, no_image: true })?;
+    host.down()?;
+    let log = fs::read_to_string(host.data_dir().join("ferrovirt.log"))?;
+    ensure!(!log.is_empty(), "nothing was logged");
+    for line in log.lines() {
+        let entry: serde_json::Value = serde_json::from_str(line).with_context(|| format!("not JSON: {line}"))?;
+        ensure!(entry["level"].is_string() && entry["timestamp"].is_string(), "a line without level or time: {line}");
+    }
     Ok(())
 }
 
