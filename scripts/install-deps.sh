@@ -14,6 +14,8 @@ packages=(
     containernetworking-plugins iproute2 iptables nftables
     # building
     libvirt-dev pkg-config gcc libc6-dev make git
+    # tests
+    openssh-client
 )
 # Making the demo guest's image needs a few tools; that script names them.
 read -ra guest_tools < <(sed -n 's/^GUEST_BUILD_PACKAGES="\(.*\)"$/\1/p' scripts/guest-image.sh)

@@ -40,6 +40,8 @@ main() {
     build coredns github.com/coredns/coredns "$COREDNS_VERSION" "" "$here/programs/coredns"
     build multus gopkg.in/k8snetworkplumbingwg/multus-cni.v4 "$MULTUS_VERSION" "" cmd/multus
     build testpod "" "" "" "$here/programs/testpod"
+    # Gigabytes that only a build of the same version could use again.
+    rm -rf "$GOCACHE"
     echo "$bin"
 }
 

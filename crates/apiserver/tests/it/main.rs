@@ -8,6 +8,7 @@ mod gc;
 mod hostile;
 mod kube_client;
 mod kubectl;
+mod kubectl_everyday;
 mod lists;
 mod pods;
 mod services;
