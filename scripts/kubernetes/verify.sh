@@ -12,7 +12,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/pki.sh"
 
 namespace=cluster-verify
-host_port=18443
+host_port=18099
+api_port_on_host=18443
 server_pid=""
 
 main() {
@@ -42,6 +43,19 @@ check_services() {
     expect "a Service by full name" server run_pod by-full-name get "http://server.$namespace.svc.cluster.local/"
     expect "a pod to itself through its Service" server in_namespace exec server -- /testpod get http://server/
     expect "a Service from the node" server "$bin/testpod" get "http://$ip/"
+    expect "a port of the node" server "$bin/testpod" get "http://$node_ip:$host_port/"
+    check_other_nodes
+}
+
+# The server is on the first node.
+check_other_nodes() {
+    local other
+    for other in $(node_numbers); do
+        if [ "$other" -gt 1 ]; then
+            expect "a Service from node$other" server run_pod "from-node$other" get http://server/ \
+                --overrides="{\"spec\": {\"nodeName\": \"node$other\"}}"
+        fi
+    done
 }
 
 check_image_volume() {
@@ -61,7 +75,7 @@ check_aggregation() {
     render verify-api.yaml | kubectl apply -f - >/dev/null
     expect "an API without a server is unavailable" FailedDiscoveryCheck \
         eventually FailedDiscoveryCheck kubectl get apiservice v1.check.ferrovirt.test -o 'jsonpath={.status.conditions[0].reason}'
-    "$bin/testpod" serve-api "$node_ip:$host_port" "$pki/verify.crt" "$pki/verify.key" "$pki/front-proxy-ca.crt" &
+    "$bin/testpod" serve-api "$node_ip:$api_port_on_host" "$pki/verify.crt" "$pki/verify.key" "$pki/front-proxy-ca.crt" &
     server_pid=$!
     kubectl wait --for=condition=Available apiservice/v1.check.ferrovirt.test --timeout=60s >/dev/null
     expect "an API served from the host" '"proxy":"front-proxy-client","user":"admin"' \
@@ -100,11 +114,11 @@ eventually() {
     printf '%s\n' "$output"
 }
 
-# run_pod NAME ARG...: prints the output of a pod that runs the test image once.
+# run_pod NAME COMMAND ARG [OPTION...]: prints the output of a pod that runs the test image once.
 run_pod() {
-    local name=$1
-    shift
-    in_namespace run "$name" --image="$test_image" --image-pull-policy=Never --restart=Never -- "$@" >/dev/null
+    local name=$1 command=$2 argument=$3
+    shift 3
+    in_namespace run "$name" --image="$test_image" --image-pull-policy=Never --restart=Never "$@" -- "$command" "$argument" >/dev/null
     finished "$name"
 }
 
