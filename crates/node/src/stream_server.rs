@@ -84,7 +84,9 @@ async fn answer(agent: &Agent, mut request: Request<Incoming>) -> Response<Full<
     let vmis = Api::<VirtualMachineInstance>::namespaced(agent.context().client.clone(), wanted.namespace);
     let vmi = match vmis.get_opt(wanted.name).await {
         Ok(vmi) => vmi.filter(|vmi| vmi.metadata.uid.as_deref() == Some(wanted.uid)),
-        Err(error) => return refuse(StatusCode::SERVICE_UNAVAILABLE, &format!("cannot look for the instance: {error}")),
+        Err(error) => {
+            return refuse(StatusCode::SERVICE_UNAVAILABLE, &format!("cannot look for the instance: {error}"));
+        }
     };
     let Some(vmi) = vmi else {
         return refuse(StatusCode::NOT_FOUND, "the instance is gone");

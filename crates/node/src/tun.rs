@@ -6,7 +6,9 @@
 use std::{fs::File, io, os::fd::AsFd};
 
 use rustix::{
-    fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, chmodat, makedev, mkdirat, mknodat, openat2, statat, unlinkat},
+    fs::{
+        AtFlags, FileType, Mode, OFlags, ResolveFlags, chmodat, makedev, mkdirat, mknodat, openat2, statat, unlinkat,
+    },
     io::Errno,
 };
 

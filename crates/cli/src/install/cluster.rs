@@ -133,9 +133,9 @@ impl Cluster {
             let status = pod.status.unwrap_or_default();
             let phase = status.phase.unwrap_or_default();
             let containers = status.container_statuses.unwrap_or_default().into_iter();
-            let waiting = containers.filter_map(|c| c.state?.waiting).map(|w| {
-                format!("{}: {}", w.reason.unwrap_or_default(), w.message.unwrap_or_default())
-            });
+            let waiting = containers
+                .filter_map(|c| c.state?.waiting)
+                .map(|w| format!("{}: {}", w.reason.unwrap_or_default(), w.message.unwrap_or_default()));
             let why: Vec<String> = waiting.collect();
             reasons.push(format!("pod {} is {phase} {}", pod.metadata.name.unwrap_or_default(), why.join("; ")));
         }

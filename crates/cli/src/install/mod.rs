@@ -71,8 +71,7 @@ pub async fn install(arguments: InstallArgs) -> Result<()> {
     if let Some(what) = arguments.print {
         let manifests = Manifests::render(&values, &Certificates::make(NAMESPACE, None)?)?;
         let rest = manifests.components.iter().chain(&manifests.registration);
-        let objects: Vec<&Value> =
-            manifests.definitions.iter().chain(rest.filter(|_| what == Print::All)).collect();
+        let objects: Vec<&Value> = manifests.definitions.iter().chain(rest.filter(|_| what == Print::All)).collect();
         print!("{}", manifests::print(&objects)?);
         return Ok(());
     }

@@ -42,9 +42,8 @@ pub async fn run(arguments: VirtApiArgs) -> Result<()> {
     };
     let port = super::virt_handler::PORT;
     let nodes = RemoteNodes::new(client.clone(), &arguments.role.namespace, port, node_name.try_into()?, calling);
-    let listener = TcpListener::bind(arguments.listen)
-        .await
-        .with_context(|| format!("cannot listen on {}", arguments.listen))?;
+    let listener =
+        TcpListener::bind(arguments.listen).await.with_context(|| format!("cannot listen on {}", arguments.listen))?;
     tracing::info!(listen = %arguments.listen, "virt-api serves");
     ferrovirt_virt_api::serve(VirtApi::new(client, Arc::new(nodes)), listener, serving, terminated()).await;
     Ok(())

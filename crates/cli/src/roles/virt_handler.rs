@@ -35,9 +35,8 @@ pub async fn run(arguments: VirtHandlerArgs) -> Result<()> {
     let client = arguments.role.start().await?;
     let directory = tls::Directory(arguments.certificates);
     let serving = tls::follow(move || std::future::ready(directory.server())).await?;
-    let listener = TcpListener::bind(arguments.listen)
-        .await
-        .with_context(|| format!("cannot listen on {}", arguments.listen))?;
+    let listener =
+        TcpListener::bind(arguments.listen).await.with_context(|| format!("cannot listen on {}", arguments.listen))?;
     let agent =
         ferrovirt_node::agent(client, ferrovirt_node::Config::new(&arguments.node_name, arguments.kubelet_root));
     tracing::info!(node = arguments.node_name, listen = %arguments.listen, "virt-handler cares for this node's VMs");
