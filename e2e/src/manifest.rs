@@ -45,11 +45,12 @@ pub fn vm(name: &str, run_strategy: &str) -> Value {
     })
 }
 
-/// The same machine without a network and cloud-init, for tests that do not look into the guest.
+/// The same machine without cloud-init and without patience at its end, for tests that do not look into the guest.
 pub fn plain_vm(name: &str, run_strategy: &str) -> Value {
     let mut vm = vm(name, run_strategy);
     let spec = &mut vm["spec"]["template"]["spec"];
     spec["domain"]["devices"]["disks"] = json!([{ "name": "root", "disk": { "bus": "virtio" } }]);
+    spec["terminationGracePeriodSeconds"] = json!(0);
     spec["volumes"] = json!([{ "name": "root", "containerDisk": { "image": IMAGE } }]);
     vm
 }

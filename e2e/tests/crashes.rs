@@ -1,13 +1,17 @@
 //! Things die: the host, a launcher, a guest while nobody looks.
 
-use std::{io::Write, process::ExitCode};
+use std::{
+    fs,
+    io::{self, BufRead, BufReader, Write},
+    process::{ExitCode, Stdio},
+};
 
 use anyhow::{Context, Result, ensure};
 use ferrovirt_e2e::{
     Case, Host, Options, console, leftovers, manifest, suite,
     wait::{self, Seen},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const CASES: &[Case] = &[
     ("guest_outlives_a_killed_host", guest_outlives_a_killed_host),
@@ -20,6 +24,8 @@ const CASES: &[Case] = &[
 /// How often the first case kills the host; `make nightly` asks for more.
 const ROUNDS: usize = 3;
 const LONG_ROUNDS: usize = 50;
+/// How many objects are written in a round; the kill comes after a quarter of them.
+const WRITES: usize = 200;
 
 fn main() -> ExitCode {
     suite(Options::default(), CASES)
@@ -32,12 +38,7 @@ fn guest_outlives_a_killed_host(host: &Host) -> Result<()> {
     let mut acknowledged = vec![];
     let rounds = if std::env::var_os("FERROVIRT_LONG").is_some() { LONG_ROUNDS } else { ROUNDS };
     for round in 0..rounds {
-        for number in 0..4 {
-            let name = format!("kept-{round}-{number}");
-            host.kubectl(&["create", "configmap", &name, &format!("--from-literal=round={round}")])?;
-            acknowledged.push((name, round.to_string()));
-        }
-        host.kill_up()?;
+        acknowledged.extend(kill_while_writing(host, round)?);
         ensure!(qemu.alive(), "QEMU ended with the host");
         host.up()?;
         let after = host.wait_running("stays")?;
@@ -50,16 +51,46 @@ fn guest_outlives_a_killed_host(host: &Host) -> Result<()> {
     }
     let list: Value = serde_json::from_str(&host.kubectl(&["get", "configmaps", "-o", "json"])?)?;
     let list = list["items"].as_array().context("no list of configmaps")?;
-    for (name, round) in acknowledged {
+    for name in acknowledged {
         let found =
             list.iter().find(|map| map["metadata"]["name"] == *name).with_context(|| format!("{name} was lost"))?;
-        ensure!(found["data"]["round"] == *round, "{name} lost its content: {found}");
+        ensure!(found["data"]["name"] == *name, "{name} lost its content: {found}");
     }
     // The guest itself did not notice either: its console is where it was, and reachable again.
     let mut console = host.console("stays")?;
     console.login("stays")?;
     console.line("exit")?;
     console.leave()
+}
+
+/// Kills the host in the middle of many writes. Returns the names of those that it had acknowledged.
+fn kill_while_writing(host: &Host, round: usize) -> Result<Vec<String>> {
+    let documents: Vec<String> = (0..WRITES)
+        .map(|number| format!("kept-{round}-{number}"))
+        .map(|name| json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name }, "data": { "name": name } }))
+        .map(|document| document.to_string())
+        .collect();
+    let file = host.work_dir().join("writes.json");
+    fs::write(&file, documents.join("\n"))?;
+    let mut command = host.command("kubectl");
+    command.args(["create", "--filename", &file.to_string_lossy()]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    let lines = BufReader::new(child.stdout.take().context("kubectl has no output")?).lines();
+    let mut names = vec![];
+    for line in lines {
+        // `configmap/NAME created`, once the API has answered.
+        let line = line?;
+        let name = line.strip_prefix("configmap/").and_then(|rest| rest.strip_suffix(" created"));
+        names.push(name.with_context(|| format!("kubectl says {line:?}"))?.to_owned());
+        if names.len() == WRITES / 4 {
+            host.kill_up()?;
+        }
+    }
+    let said = io::read_to_string(child.stderr.take().context("kubectl has no error output")?)?;
+    child.wait()?;
+    ensure!(names.len() < WRITES, "the host was killed too late to show anything");
+    ensure!(names.len() >= WRITES / 4, "{} writes were acknowledged before the host was killed: {said}", names.len());
+    Ok(names)
 }
 
 fn killed_launcher_takes_qemu_along_and_vm_returns(host: &Host) -> Result<()> {

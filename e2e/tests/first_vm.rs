@@ -1,17 +1,25 @@
 //! The first VM: from a manifest to a login, and away again without a trace.
 
-use std::process::ExitCode;
+use std::{
+    fs,
+    io::Read,
+    net::{IpAddr, TcpStream},
+    process::ExitCode,
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use ferrovirt_e2e::{Case, Host, Options, leftovers, manifest, process::Process, suite, wait};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const CASES: &[Case] = &[
     ("boots_from_a_manifest", boots_from_a_manifest),
     ("console_reaches_a_login", console_reaches_a_login),
+    ("network_reaches_the_guest", network_reaches_the_guest),
     ("says_how_it_came_alive", says_how_it_came_alive),
     ("runs_apart_and_without_root", runs_apart_and_without_root),
     ("delete_removes_every_trace", delete_removes_every_trace),
+    ("limits_reach_the_cgroup", limits_reach_the_cgroup),
 ];
 
 fn main() -> ExitCode {
@@ -19,8 +27,8 @@ fn main() -> ExitCode {
 }
 
 fn boots_from_a_manifest(host: &Host) -> Result<()> {
-    let manifest = manifest::vm("demo", "Always").to_string();
-    let said = host.try_ferrovirt(&["apply", "--wait", "-f", "-"], &manifest)?.success()?;
+    let said =
+        host.ferrovirt(&["apply", "--wait", "-f", concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/demo.yaml")])?;
     ensure!(said.contains("virtualmachine/demo created"), "apply said: {said}");
     for table in [host.ferrovirt(&["get", "vms"])?, host.kubectl(&["get", "vms"])?] {
         let row =
@@ -35,8 +43,8 @@ fn console_reaches_a_login(host: &Host) -> Result<()> {
     let mut console = host.console_on_terminal("demo")?;
     console.login("demo")?;
     ensure!(console.shell("hostname")? == "demo", "cloud-init did not set the host name");
-    let made = console.shell("cat /etc/made-by-runcmd")?;
-    ensure!(made == "made by runcmd on demo", "runcmd wrote {made:?}");
+    let made = console.shell("cat /etc/motd")?;
+    ensure!(made.contains("Hello from demo"), "runcmd wrote {made:?}");
     ensure!(console.shell("id -un")? == "demo", "logged in as somebody else");
     console.leave()?;
     // The console is free again, and the shell on it is the same one.
@@ -46,6 +54,24 @@ fn console_reaches_a_login(host: &Host) -> Result<()> {
     console.line("exit")?;
     console.expect("demo login: ", wait::SOON)?;
     console.leave()
+}
+
+/// From the host to the pod's address, through its NAT, to the guest's ssh server.
+fn network_reaches_the_guest(host: &Host) -> Result<()> {
+    let vmi = host.get("vmi", "demo")?;
+    let address: IpAddr =
+        vmi["status"]["interfaces"][0]["ipAddress"].as_str().context("the VMI has no address")?.parse()?;
+    let greeting = wait::until("the guest's ssh server", wait::SOON, || {
+        let mut greeting = [0; 4];
+        let answer =
+            TcpStream::connect_timeout(&(address, 22).into(), Duration::from_secs(2)).and_then(|mut stream| {
+                stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+                stream.read_exact(&mut greeting)
+            });
+        Ok(answer.map_or_else(|error| wait::Seen::Not(error.to_string()), |()| wait::Seen::Yes(greeting)))
+    })?;
+    ensure!(&greeting == b"SSH-", "something else answers at {address}: {greeting:?}");
+    Ok(())
 }
 
 fn says_how_it_came_alive(host: &Host) -> Result<()> {
@@ -135,6 +161,28 @@ fn delete_removes_every_trace(host: &Host) -> Result<()> {
     })
 }
 
+fn limits_reach_the_cgroup(host: &Host) -> Result<()> {
+    let mut vm = manifest::plain_vm("bounded", "Always");
+    vm["spec"]["template"]["spec"]["domain"]["resources"] = json!({ "limits": { "memory": "256Mi", "cpu": "1" } });
+    host.apply(&vm)?;
+    host.wait_running("bounded")?;
+    let groups = host.qemu("bounded")?.cgroups();
+    let limit = groups.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let path = match (fields.next()?, fields.next()?.trim_start_matches('/')) {
+            ("", path) => format!("/sys/fs/cgroup/{path}/memory.max"),
+            ("memory", path) => format!("/sys/fs/cgroup/memory/{path}/memory.limit_in_bytes"),
+            _ => return None,
+        };
+        fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()
+    });
+    // The guest's own 256 MiB, and something for the processes around it.
+    let limit = limit.with_context(|| format!("no memory limit in {groups}"))? >> 20;
+    ensure!((257..1024).contains(&limit), "the pod may use {limit} MiB");
+    host.ferrovirt(&["delete", "vm", "bounded"])?;
+    Ok(())
+}
+
 fn condition(object: &Value, kind: &str) -> Value {
     let conditions = object["status"]["conditions"].as_array();
     conditions.and_then(|all| all.iter().find(|one| one["type"] == kind)).cloned().unwrap_or_default()
@@ -142,6 +190,6 @@ fn condition(object: &Value, kind: &str) -> Value {
 
 /// As the node agent judges it on x86: the device alone does not count.
 fn hardware_virtualization() -> bool {
-    let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     std::path::Path::new("/dev/kvm").exists() && flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm")
 }

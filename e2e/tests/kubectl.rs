@@ -11,6 +11,7 @@ const CASES: &[Case] = &[
     ("describe_tells_the_story", describe_tells_the_story),
     ("explain_knows_the_fields", explain_knows_the_fields),
     ("edit_changes_the_object", edit_changes_the_object),
+    ("lists_are_taken_apart", lists_are_taken_apart),
     ("server_side_apply_names_owners", server_side_apply_names_owners),
     ("wait_and_delete", wait_and_delete),
 ];
@@ -92,6 +93,14 @@ fn edit_changes_the_object(host: &Host) -> Result<()> {
         command::run(host.command("kubectl").env("KUBE_EDITOR", &editor).args(["edit", "vm", "web"]), "")?.success()?;
     ensure!(said.contains("edited"), "edit said: {said}");
     ensure!(host.get("vm", "web")?["metadata"]["labels"]["tier"] == "middle", "the edit is not there");
+    Ok(())
+}
+
+fn lists_are_taken_apart(host: &Host) -> Result<()> {
+    let map = |name: &str| serde_json::json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name } });
+    let list = serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": [map("first"), map("second")] });
+    let said = host.try_kubectl(&["apply", "-f", "-"], &list.to_string())?.success()?;
+    ensure!(said == "configmap/first created\nconfigmap/second created\n", "apply said: {said}");
     Ok(())
 }
 
