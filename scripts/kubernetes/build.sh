@@ -12,7 +12,7 @@ cache=${FERROVIRT_CACHE:-$HOME/.cache/ferrovirt}/kubernetes
 bin=$cache/$KUBERNETES_VERSION/bin
 
 export CGO_ENABLED=0
-export GOFLAGS="-buildvcs=false -trimpath -mod=mod ${GOFLAGS_EXTRA:-}"
+export GOFLAGS="-buildvcs=false -trimpath -mod=mod"
 export GOCACHE=$cache/go-build
 export GOWORK=off
 # Two builds at once would compile everything twice.
@@ -51,7 +51,8 @@ build() {
     local name=$1 module=$2 version=$3 linker_flags=$4
     shift 4
     local stamp inputs
-    inputs=$(printf '%s\n' "$module@$version" "$linker_flags" "$@" "$(sources "$@")" | sha256sum)
+    # Not where this clone lies: the next one has the same programs.
+    inputs=$(printf '%s\n' "$module@$version" "$linker_flags" "${@#"$here/"}" "$(sources "$@")" | sha256sum)
     stamp="$bin/.$name-${inputs:0:16}"
     [ -e "$stamp" ] && return
     command -v go >/dev/null || fail "go is not installed; see https://go.dev/dl (1.26 or newer)"
@@ -69,6 +70,7 @@ build() {
         esac
     done
     mkdir "$work/bin"
+    # What containerd can do without on a test cluster; the tags mean nothing to the others.
     (cd "$work" && go build -ldflags "-s -w $linker_flags" -tags no_btrfs,no_devmapper,no_zfs -o bin/ "${targets[@]}") ||
         fail "building $name failed"
     if [ -e "$work/bin/server" ]; then # etcd's package is called so

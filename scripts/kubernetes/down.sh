@@ -90,10 +90,12 @@ remove_files() {
             rm -rf "$path"
         done <"$state/created-paths"
     fi
+    if [ -d "$cni_results" ]; then
+        grep -rlF "$state/" "$cni_results" | xargs -r rm -f
+    fi
     # Places for the mounts of further nodes; with something in them they are somebody's.
     rmdir --ignore-fail-on-non-empty "${private_paths[@]}" 2>/dev/null || true
-    # Where others have a directory too, only our part of it.
-    rm -f /var/lib/cni/results/"$pod_network"-* /var/lib/cni/results/multus-*
+    rmdir "$(dirname "$cni_results")" 2>/dev/null || true
     if awk -v top="$state" 'index($5, top) == 1 { found = 1 } END { exit !found }' /proc/self/mountinfo; then
         fail "something is still mounted below $state"
     fi

@@ -29,10 +29,12 @@ pod_network=ferrovirt-test-cluster
 test_image=ferrovirt.test/testpod:1
 dns_image=ferrovirt.test/coredns:$COREDNS_VERSION
 
-# Paths that kubelet, containerd and libcni use whatever they are told. Removed by down.sh if up.sh found them absent.
-foreign_paths=(/var/lib/kubelet /var/log/containers /run/containerd /var/lib/cni)
-# What every node after the first has for itself, too: directories of the machine that pods of Ferrovirt use.
-private_paths=("${foreign_paths[@]}" /var/lib/ferrovirt /run/ferrovirt)
+# Paths that kubelet and containerd use whatever they are told. Removed by down.sh if up.sh found them absent.
+foreign_paths=(/var/lib/kubelet /var/log/containers /run/containerd)
+# Where CNI libraries note what they have made, for everyone who uses one.
+cni_results=/var/lib/cni/results
+# What every node after the first has for itself: the above, and directories of the machine that pods of Ferrovirt use.
+private_paths=("${foreign_paths[@]}" "$cni_results" /var/lib/ferrovirt /run/ferrovirt)
 
 # use_node NUMBER: from here on, `node_…`, `launch` and `ctr` are about that node. The first one is the machine itself; others
 # are a process that holds a network and a mount namespace.
@@ -63,7 +65,7 @@ need_root() {
 }
 
 kubectl() {
-    "$bin/kubectl" --kubeconfig "$kubeconfig" "$@"
+    "$bin/kubectl" --kubeconfig "$kubeconfig" --cache-dir "$state/kubectl-cache" "$@"
 }
 
 ctr() {

@@ -6,7 +6,9 @@ make_node_bridge() {
     if [ ! -e "$state/network" ] && nft list table ip kube-proxy >/dev/null 2>&1; then
         fail "there is a kube-proxy of another cluster on this machine; two would use the same nftables table"
     fi
-    touch "$state/network"
+    if [ ! -e "$state/network" ]; then
+        nat_tables >"$state/network"
+    fi
     make_bridge "$node_bridge" "$api_ip/24"
 }
 
@@ -56,22 +58,55 @@ remove_network() {
     for link in "$bridge" "$node_bridge"; do
         ip link delete "$link" 2>/dev/null || true
     done
-    remove_host_port_rules
+    if [ -e "$state/network" ]; then
+        remove_host_port_rules
+        remove_nat_tables
+    fi
 }
 
-# The portmap plugin leaves its chains behind, empty. With a rule in them they serve somebody else.
+nat_tables() {
+    nft list tables | grep -E '^table ip6? nat$' || true
+}
+
+# iptables makes them when somebody asks for their rules. They go if they are new and nobody has a rule in them.
+remove_nat_tables() {
+    local table
+    while read -r table; do
+        if ! nft "list $table" | grep -vqE '^table |^\s*(chain |type |}|$)'; then
+            nft "delete $table"
+        fi
+    done < <(nat_tables | grep -vxFf "$state/network")
+}
+
+# The portmap plugin leaves its chains behind. Pods that were killed leave their rules in these, too.
 remove_host_port_rules() {
-    local rules hook command
-    for command in iptables ip6tables; do
-        command -v $command >/dev/null || continue
-        rules=$($command -t nat -S 2>/dev/null) || continue
-        [[ $rules == *"-N CNI-HOSTPORT-DNAT"* && $rules != *"-A CNI-HOSTPORT-DNAT"* ]] || continue
-        for hook in "PREROUTING CNI-HOSTPORT-DNAT" "OUTPUT CNI-HOSTPORT-DNAT" "POSTROUTING CNI-HOSTPORT-MASQ"; do
-            grep -e "^-A ${hook% *} .*-j ${hook#* }" <<<"$rules" | sed 's/^-A/-D/' |
-                while read -r rule; do xargs $command -t nat <<<"$rule"; done
-        done
-        for hook in CNI-HOSTPORT-DNAT CNI-HOSTPORT-MASQ CNI-HOSTPORT-SETMARK; do
-            $command -t nat -F $hook 2>/dev/null && $command -t nat -X $hook 2>/dev/null || true
-        done
+    local iptables
+    for iptables in iptables ip6tables; do
+        if command -v $iptables >/dev/null && $iptables -t nat -S CNI-HOSTPORT-DNAT >/dev/null 2>&1; then
+            nat_chains $iptables
+        fi
     done
+}
+
+nat_chains() {
+    local nat=("$1" -t nat) rule chain
+    while read -r rule; do
+        [[ $rule =~ ^-A\ (.*name:\ .*$pod_network.*-j\ (CNI-DN-[^ ]*))$ ]] || continue
+        chain=${BASH_REMATCH[2]}
+        # The rule's comment is quoted as a shell would.
+        eval "${nat[*]} -D ${BASH_REMATCH[1]}"
+        "${nat[@]}" -F "$chain"
+        "${nat[@]}" -X "$chain"
+    done < <("${nat[@]}" -S CNI-HOSTPORT-DNAT)
+    # With a rule left in it, the chain serves somebody else.
+    if "${nat[@]}" -S CNI-HOSTPORT-DNAT | grep -q '^-A'; then
+        return
+    fi
+    while read -r rule; do
+        eval "${nat[*]} -D ${rule#-A }"
+    done < <("${nat[@]}" -S | grep -E '^-A (PREROUTING|OUTPUT|POSTROUTING) .*-j CNI-HOSTPORT-(DNAT|MASQ)$')
+    for chain in CNI-HOSTPORT-DNAT CNI-HOSTPORT-MASQ CNI-HOSTPORT-SETMARK; do
+        "${nat[@]}" -F "$chain"
+        "${nat[@]}" -X "$chain"
+    done 2>/dev/null || true
 }

@@ -169,7 +169,7 @@ start_control_plane() {
     wait_for 120 kubectl get --raw /readyz || fail "the API server is not ready after 120 s; see $logs/kube-apiserver.log"
 
     # One of each, so there is nobody to elect a leader among.
-    launch kube-controller-manager --leader-elect=false \
+    launch kube-controller-manager --leader-elect=false --flex-volume-plugin-dir="$state/volume-plugins" \
         --bind-address=127.0.0.1 --secure-port=16257 --use-service-account-credentials \
         --kubeconfig="$state/kube-controller-manager.kubeconfig" \
         --authentication-kubeconfig="$state/kube-controller-manager.kubeconfig" \
