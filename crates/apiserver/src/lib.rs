@@ -24,6 +24,7 @@ mod http;
 mod object;
 mod openapi;
 mod pipeline;
+mod quota;
 mod registry;
 mod rest;
 mod server;

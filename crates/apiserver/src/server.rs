@@ -29,7 +29,7 @@ use crate::service::{ApiService, ClientService};
 use crate::status::ApiError;
 use crate::storage::Store;
 use crate::tokens::{KeyError, Tokens};
-use crate::{crd, object};
+use crate::{crd, object, quota};
 
 /// The Kubernetes version whose behaviour is followed.
 pub const VERSION: &str = "v1.36.0+ferrovirt";
@@ -79,6 +79,7 @@ pub struct Server {
     pub aggregation: Aggregation,
     pub snapshots: Snapshots,
     pub tokens: Tokens,
+    pub quotas: quota::Dirty,
     pub openapi: openapi::Cache,
     /// Shares equal parts of CRD schemas; its lock also puts registry changes in order.
     pub crd_pool: tokio::sync::Mutex<Pool>,
@@ -126,6 +127,7 @@ impl ApiServer {
             aggregation: Aggregation::default(),
             snapshots: Snapshots::default(),
             tokens,
+            quotas: quota::Dirty::default(),
             openapi: openapi::Cache::default(),
             crd_pool: tokio::sync::Mutex::default(),
             service_turn: tokio::sync::Mutex::default(),

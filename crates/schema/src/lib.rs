@@ -13,6 +13,7 @@
 //! | [`structural`] | schemas of custom resources and built-in types; pruning, defaults, validation |
 //! | [`table`] | printer columns |
 //! | [`proto`] | Kubernetes protobuf to JSON and back, driven by a table |
+//! | [`quantity`] | amounts of resources |
 //! | [`apply`] | server-side apply and `managedFields` |
 //!
 //! The surface, for those who code against it:
@@ -61,6 +62,7 @@ pub mod cause;
 pub mod duration;
 pub mod patch;
 pub mod proto;
+pub mod quantity;
 pub mod rfc3339;
 pub mod selector;
 pub mod structural;
@@ -68,5 +70,6 @@ pub mod table;
 
 pub use cause::{Cause, CauseKind};
 pub use proto::ProtoTable;
+pub use quantity::Quantity;
 pub use selector::{FieldSelector, LabelSelector};
 pub use structural::{Definitions, Schema};

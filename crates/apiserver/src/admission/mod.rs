@@ -1,6 +1,8 @@
 //! Admission: built-in rules, then mutating webhooks, then (after validation) validating webhooks.
 
+pub mod limits;
 mod matching;
+pub mod quota;
 mod webhook;
 
 use serde_json::{Value, json};

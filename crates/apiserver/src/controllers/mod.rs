@@ -7,6 +7,7 @@ mod events;
 mod follow;
 mod gc;
 mod namespaces;
+mod quotas;
 mod roles;
 mod service_accounts;
 
@@ -30,4 +31,5 @@ pub fn spawn(server: &Arc<Server>) {
     server.tasks.spawn(roles::run(server.clone()));
     server.tasks.spawn(service_accounts::run(server.clone()));
     server.tasks.spawn(events::run(server.clone()));
+    server.tasks.spawn(quotas::run(server.clone()));
 }

@@ -210,6 +210,27 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                 ]
             }
         }
+        "poddisruptionbudgets" => {
+            const {
+                &[
+                    NAME,
+                    col("Min Available", |o| or_na(&o["spec"]["minAvailable"])),
+                    col("Max Unavailable", |o| or_na(&o["spec"]["maxUnavailable"])),
+                    int("Allowed Disruptions", |o| o["status"]["disruptionsAllowed"].as_i64().unwrap_or(0).into()),
+                    AGE,
+                ]
+            }
+        }
+        "resourcequotas" => {
+            const {
+                &[
+                    NAME,
+                    col("Request", |o| quota_use(o, |name| !name.starts_with("limits."))),
+                    col("Limit", |o| quota_use(o, |name| name.starts_with("limits."))),
+                    AGE,
+                ]
+            }
+        }
         _ => const { &[NAME, AGE] },
     }
 }
@@ -381,6 +402,24 @@ fn event_time(event: &Value) -> Value {
 fn event_object(event: &Value) -> Value {
     let object = event.get("involvedObject").or_else(|| event.get("regarding")).unwrap_or(&Value::Null);
     format!("{}/{}", text(object, &["kind"]).to_lowercase(), text(object, &["name"])).into()
+}
+
+fn or_na(value: &Value) -> Value {
+    match value {
+        Value::Null => "N/A".into(),
+        Value::String(text) => text.as_str().into(),
+        other => other.to_string().into(),
+    }
+}
+
+/// `pods: 1/2, services: 0/5`.
+fn quota_use(quota: &Value, wanted: fn(&str) -> bool) -> Value {
+    let hard = at(quota, &["status", "hard"]).and_then(Value::as_object).into_iter().flatten();
+    let each = hard.filter(|(name, _)| wanted(name)).map(|(name, limit)| {
+        let used = text(quota, &["status", "used", name]);
+        format!("{name}: {used}/{}", limit.as_str().unwrap_or_default())
+    });
+    each.collect::<Vec<_>>().join(", ").into()
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ pub async fn create_object(call: &Call, mut object: Value) -> Result<Bytes, ApiE
     strategy::defaults(&call.resource, &mut object);
     admission::kind_lifecycle(call)?;
     admission::namespace_lifecycle(call, &object)?;
+    admission::limits::fill(call, &mut object);
     admission::mutate(call, Operation::Create, &mut object, None).await?;
     let base = text(&object, &["metadata", "generateName"]).to_owned();
     let generated = text(&object, &["metadata", "name"]).is_empty() && !base.is_empty();
@@ -47,7 +48,9 @@ pub async fn create_object(call: &Call, mut object: Value) -> Result<Bytes, ApiE
             crate::object::metadata(&mut object).insert("name".into(), metadata::generate_name(&base).into());
         }
         commit::validate(call, &object, None)?;
+        admission::limits::check(call, &object)?;
         admission::validate(call, Operation::Create, Some(&object), None).await?;
+        let _room = admission::quota::admit(call, &object, None).await?;
         super::update::track(call, None, &mut object);
         match commit::insert(call, &object, dry_run).await? {
             Outcome::Done(bytes) => return Ok(bytes),

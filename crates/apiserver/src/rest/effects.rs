@@ -16,12 +16,17 @@ type Committed = Result<Arc<Entry>, CommitError<ObjectMeta>>;
 pub async fn commit(call: &Call, write: Write<ObjectMeta>) -> Committed {
     let special = call.resource.special;
     if !matches!(special, Special::Rbac | Special::Webhook | Special::ApiService | Special::Crd) {
-        return call.server.store.commit(write).await;
+        let committed = call.server.store.commit(write).await;
+        if let Ok(entry) = &committed {
+            call.server.quotas.touch(&call.server, entry);
+        }
+        return committed;
     }
     // In a task of its own: a client that hangs up now must not leave the server with stale roles or kinds.
     let server = call.server.clone();
     let task = tokio::spawn(async move {
         let entry = server.store.commit(write).await?;
+        server.quotas.touch(&server, &entry);
         apply(&server, special, &entry).await;
         Ok(entry)
     });

@@ -1,13 +1,67 @@
 //! Subresources that only pods have: binding to a node, eviction.
 
 use bytes::Bytes;
+use ferrovirt_schema::Cause;
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::{Call, decode, delete, update};
 use crate::http::body::{self, Body};
-use crate::object::{self, at, field_map, text};
+use crate::object::{self, at, field_map, items_mut, text};
 use crate::status::ApiError;
+
+/// Fields of a pod's spec that may change, and nothing else may.
+const CHANGES: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
+
+/// Rules of pods beyond their schema.
+pub fn validate(pod: &Value, old: Option<&Value>) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    if at(pod, &["spec", "containers"]).and_then(Value::as_array).is_none_or(Vec::is_empty) {
+        causes.push(Cause::required("spec.containers", ""));
+    }
+    for list in ["containers", "initContainers"] {
+        let mut names: Vec<&str> = Vec::new();
+        for (index, container) in at(pod, &["spec", list]).and_then(Value::as_array).into_iter().flatten().enumerate() {
+            let name = text(container, &["name"]);
+            if name.is_empty() {
+                causes.push(Cause::required(format!("spec.{list}[{index}].name"), ""));
+            } else if names.contains(&name) {
+                causes.push(Cause::duplicate(format!("spec.{list}[{index}].name"), &json!(name)));
+            }
+            names.push(name);
+        }
+    }
+    if let Some(old) = old
+        && frozen(old, old) != frozen(pod, old)
+    {
+        causes.push(Cause::forbidden("spec", CHANGES));
+    }
+    causes
+}
+
+/// The part of a pod's spec that cannot change. Nodes are assigned by [`bind`].
+fn frozen(pod: &Value, old: &Value) -> Value {
+    let mut spec = pod.get("spec").cloned().unwrap_or_default();
+    for list in ["containers", "initContainers"] {
+        items_mut(&mut spec, list).filter_map(Value::as_object_mut).for_each(|container| {
+            container.remove("image");
+        });
+    }
+    let before = at(old, &["spec", "tolerations"]).and_then(Value::as_array).cloned().unwrap_or_default();
+    if let Some(map) = spec.as_object_mut() {
+        for key in ["activeDeadlineSeconds", "schedulingGates"] {
+            map.remove(key);
+        }
+        if at(old, &["spec", "terminationGracePeriodSeconds"]).and_then(Value::as_i64).is_some_and(|s| s < 0) {
+            map.remove("terminationGracePeriodSeconds");
+        }
+        // Additions fall out of the comparison; what was there has to stay.
+        let now = map.remove("tolerations").and_then(|t| t.as_array().cloned()).unwrap_or_default();
+        let kept: Vec<Value> = before.into_iter().filter(|t| now.contains(t)).collect();
+        map.insert("tolerations".into(), kept.into());
+    }
+    spec
+}
 
 fn done(code: StatusCode) -> Response<Body> {
     body::json(
@@ -23,9 +77,15 @@ pub async fn bind(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError>
     if node.is_empty() {
         return Err(ApiError::bad_request("target.name: Required value"));
     }
+    let uid = text(&binding, &["metadata", "uid"]);
     let call = call.without_subresource();
     let subject = || call.resource.subject(call.name());
     update::modify_internal(&call, |pod| {
+        let actual = text(pod, &["metadata", "uid"]);
+        if !uid.is_empty() && uid != actual {
+            let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}");
+            return Err(ApiError::conflict(subject(), &why));
+        }
         if at(pod, &["metadata", "deletionTimestamp"]).is_some_and(Value::is_string) {
             return Err(ApiError::conflict(
                 subject(),

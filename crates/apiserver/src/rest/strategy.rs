@@ -82,9 +82,7 @@ pub fn validate(call: &Call, object: &Value, old: Option<&Value>) -> Vec<Cause> 
                 causes.push(Cause::invalid("roleRef", &object["roleRef"], "cannot change roleRef"));
             }
         }
-        Special::Pod if at(object, &["spec", "containers"]).and_then(Value::as_array).is_none_or(Vec::is_empty) => {
-            causes.push(Cause::required("spec.containers", ""));
-        }
+        Special::Pod => causes.extend(super::pods::validate(object, old)),
         Special::Secret => {
             for (key, value) in object["data"].as_object().into_iter().flatten() {
                 let decodes =
@@ -147,7 +145,8 @@ pub fn defaults(resource: &Resource, object: &mut Value) {
                 default(subject, "apiGroup", RBAC);
             }
         }
-        _ if resource.kind == "StorageClass" => {
+        _ if resource.kind == "LimitRange" && !resource.custom => crate::admission::limits::defaults(object),
+        _ if resource.kind == "StorageClass" && !resource.custom => {
             default(object, "reclaimPolicy", "Delete");
             default(object, "volumeBindingMode", "Immediate");
         }

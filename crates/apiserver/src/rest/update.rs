@@ -98,6 +98,7 @@ async fn apply(call: &Call, entry: &Entry, old: &Value, mut new: Value) -> Resul
     bump_generation(call, old, &mut new);
     commit::validate(call, &new, Some(old))?;
     admission::validate(call, Operation::Update, Some(&new), Some(old)).await?;
+    let _room = admission::quota::admit(call, &new, Some(old)).await?;
     track(call, Some(old), &mut new);
     if strategy::finished_deletion(&call.resource, &new) {
         return commit::remove(call, entry, &new, dry_run).await;

@@ -96,7 +96,10 @@ async fn kubectl_works_all_day() {
         ("get svc np -n t", "", "80:31000/TCP"),
         ("get svc en -n t", "", "example.com"),
         ("create poddisruptionbudget b -n t --selector=a=b --min-available=1", "", "created"),
-        ("get pdb -n t", "", "1"),
+        ("get pdb -n t", "", "b      1               N/A               0"),
+        ("create quota q -n t --hard=pods=5,services=9", "", "created"),
+        ("wait --for=jsonpath={.status.used.pods}=0 quota/q -n t --timeout=5s", "", "condition met"),
+        ("get quota q -n t", "", "pods: 0/5, services: 3/9"),
         (
             "create secret docker-registry reg -n t --docker-server=s --docker-username=u --docker-password=p",
             "",

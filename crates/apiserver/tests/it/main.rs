@@ -11,6 +11,7 @@ mod kubectl;
 mod kubectl_everyday;
 mod lists;
 mod pods;
+mod quotas;
 mod services;
 mod streams;
 mod support;

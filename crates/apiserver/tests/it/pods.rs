@@ -31,3 +31,36 @@ async fn eviction_deletes_with_grace() {
     admin.delete(&item, &json!({"gracePeriodSeconds": 0})).await.expect(200);
     admin.post(&evict, &eviction(Value::Null)).await.expect(404);
 }
+
+#[tokio::test]
+async fn the_spec_of_a_pod_is_fixed() {
+    let server = Server::start().await;
+    let admin = server.admin();
+    let mut wrong = pod("p");
+    wrong["spec"]["containers"] = json!([{"name": "c", "image": "i"}, {"name": "c", "image": "i"}]);
+    admin.post(PODS, &wrong).await.expect(422);
+    let mut first = pod("p");
+    first["spec"]["tolerations"] = json!([{"key": "a", "operator": "Exists"}]);
+    admin.post(PODS, &first).await.expect(201);
+    let item = format!("{PODS}/p");
+    let cases = [
+        (json!({"spec": {"containers": [{"name": "c", "image": "i:2"}]}}), 200),
+        (json!({"spec": {"activeDeadlineSeconds": 60}}), 200),
+        (
+            json!({"spec": {"tolerations": [{"key": "a", "operator": "Exists"}, {"key": "b", "operator": "Exists"}]}}),
+            200,
+        ),
+        (json!({"spec": {"tolerations": [{"key": "b", "operator": "Exists"}]}}), 422),
+        (json!({"spec": {"containers": [{"name": "c", "image": "i:2", "command": ["x"]}]}}), 422),
+        (json!({"spec": {"restartPolicy": "Never"}}), 422),
+        (json!({"spec": {"nodeName": "n"}}), 422),
+        (json!({"metadata": {"labels": {"a": "b"}}}), 200),
+    ];
+    for (patch, code) in cases {
+        let answer = admin.merge(&item, &patch).await;
+        assert_eq!(answer.status.as_u16(), code, "{patch}: {}", answer.body["message"]);
+    }
+    let binding = |uid: &str| json!({"metadata": {"name": "p", "uid": uid}, "target": {"kind": "Node", "name": "n"}});
+    admin.post(&format!("{item}/binding"), &binding("other")).await.expect(409);
+    admin.post(&format!("{item}/binding"), &binding("")).await.expect(201);
+}
