@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 /// Longer than any command here may take, the wait for a booting guest included.
-const DEADLINE: Duration = Duration::from_secs(100);
+const DEADLINE: Duration = Duration::from_secs(240);
 
 /// How a program ended and what it said.
 #[derive(Debug, Clone)]
