@@ -44,13 +44,13 @@ lint: ## format, clippy, layering, generated files, shell scripts
 	@scripts/lint-shell.sh
 
 bench: deps build image ## measure against raw QEMU; one table, also as JSON
-	cargo run --release --package ferrovirt-e2e --bin bench
+	cargo run --release --package ferrovirt-e2e --bin bench -- --json $(CARGO_TARGET_DIR)/bench.json
 
 nightly: deps build image deny ## the long forms: fuzzing, hundreds of crash rounds
 	FERROVIRT_LONG=1 PROPTEST_CASES=20000 cargo test --workspace
 
-kubernetes-up: ## a real Kubernetes on this machine, to test on
-	@scripts/kubernetes/up.sh
+kubernetes-up: deps ## a real Kubernetes on this machine, to test on (NODES=2 for two nodes)
+	@scripts/kubernetes/up.sh $(NODES)
 
 kubernetes-down: ## remove it again
 	@scripts/kubernetes/down.sh

@@ -16,6 +16,8 @@ packages=(
     libvirt-dev pkg-config gcc libc6-dev make git
     # tests
     openssh-client
+    # the test cluster
+    runc openssl
 )
 # Making the demo guest's image needs a few tools; that script names them.
 read -ra guest_tools < <(sed -n 's/^GUEST_BUILD_PACKAGES="\(.*\)"$/\1/p' scripts/guest-image.sh)

@@ -2,6 +2,7 @@
 
 mod paths;
 mod schemas;
+mod v2_protobuf;
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -23,13 +24,17 @@ pub struct Cache {
 
 impl Cache {
     fn get(&self, path: &str, hash: u64, make: impl FnOnce() -> Value) -> Bytes {
+        self.get_bytes(path, hash, || make().to_string().into_bytes())
+    }
+
+    fn get_bytes(&self, path: &str, hash: u64, make: impl FnOnce() -> Vec<u8>) -> Bytes {
         let mut documents = self.documents.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((known, bytes)) = documents.get(path)
             && *known == hash
         {
             return bytes.clone();
         }
-        let bytes = Bytes::from(make().to_string());
+        let bytes = Bytes::from(make());
         documents.insert(path.to_owned(), (hash, bytes.clone()));
         bytes
     }
@@ -38,7 +43,13 @@ impl Cache {
 /// Answers below `/openapi`.
 pub fn handle(server: &Server, path: &str, headers: &HeaderMap) -> Result<Response<Body>, ApiError> {
     let path = path.trim_end_matches('/');
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let protobuf = path == "/openapi/v2" && accept.contains(v2_protobuf::MEDIA_TYPE);
     let bytes: Bytes = match path {
+        "/openapi/v2" if protobuf => {
+            let hash = registry_hash(server);
+            server.openapi.get_bytes("/openapi/v2 protobuf", hash, || v2_protobuf::encode(&v2(server)))
+        }
         "/openapi/v2" => {
             let hash = registry_hash(server);
             server.openapi.get(path, hash, || v2(server))
@@ -61,7 +72,8 @@ pub fn handle(server: &Server, path: &str, headers: &HeaderMap) -> Result<Respon
             server.openapi.get(path, hash, || v3(server, &group, &version))
         }
     };
-    let mut response = body::respond(StatusCode::OK, "application/json", Bytes::new());
+    let media_type = if protobuf { v2_protobuf::MEDIA_TYPE } else { "application/json" };
+    let mut response = body::respond(StatusCode::OK, media_type, Bytes::new());
     let mut hasher = DefaultHasher::new();
     bytes.hash(&mut hasher);
     if let Ok(etag) = HeaderValue::from_str(&format!("\"{:016X}\"", hasher.finish())) {

@@ -67,11 +67,11 @@ impl Paths {
 
     /// The second and third octet of this instance's pod network, `10.A.B.0/24`.
     ///
-    /// Derived from the hash so that two instances on one machine do not meet; 10.42.0.0/16 upwards is what small
-    /// Kubernetes distributions use too.
+    /// Derived from the hash so that two instances on one machine do not meet. It begins at 10.80, above the networks of
+    /// small Kubernetes distributions and of our own test cluster.
     pub fn pod_network(&self) -> (u8, u8) {
         let number = u32::from_str_radix(&self.instance, 16).unwrap_or(0);
-        (64 + (number % 64) as u8, (number >> 8) as u8)
+        (80 + (number % 48) as u8, (number >> 8) as u8)
     }
 }
 
