@@ -44,7 +44,8 @@ impl Cache {
 pub fn handle(server: &Server, path: &str, headers: &HeaderMap) -> Result<Response<Body>, ApiError> {
     let path = path.trim_end_matches('/');
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
-    let protobuf = path == "/openapi/v2" && accept.contains(v2_protobuf::MEDIA_TYPE);
+    let protobuf =
+        path == "/openapi/v2" && (accept.contains(v2_protobuf::ASKED) || accept.contains(v2_protobuf::MEDIA_TYPE));
     let bytes: Bytes = match path {
         "/openapi/v2" if protobuf => {
             let hash = registry_hash(server);

@@ -5,7 +5,9 @@
 
 use serde_json::Value;
 
-pub const MEDIA_TYPE: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+/// What clients ask for, and what they are answered with: the `@` of the first is not allowed in a media type.
+pub const ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+pub const MEDIA_TYPE: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
 /// Encodes an OpenAPI v2 document's definitions.
 pub fn encode(document: &Value) -> Vec<u8> {
