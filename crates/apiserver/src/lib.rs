@@ -15,6 +15,7 @@
 
 mod admission;
 mod aggregation;
+mod audit;
 mod authn;
 mod authz;
 mod controllers;

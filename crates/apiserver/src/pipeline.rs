@@ -9,6 +9,7 @@ use http::{HeaderMap, Request, Response, StatusCode, header};
 use serde_json::json;
 
 use crate::aggregation::{self, Route};
+use crate::audit::Record;
 use crate::authn::{AUTHENTICATED, User};
 use crate::authz::{Attributes, On};
 use crate::http::body::{self, Body};
@@ -25,22 +26,38 @@ use crate::{discovery, openapi, registry};
 pub fn handle(server: Arc<Server>, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
     Box::pin(async move {
         let path = request.uri().path().to_owned();
-        match AssertUnwindSafe(run(server, request)).catch_unwind().await {
+        let query = Query::parse(request.uri());
+        let info = RequestInfo::parse(request.method(), request.uri(), &query);
+        let mut record = server.audit.begin(request.method(), request.uri(), request.headers(), &info);
+        let answer = AssertUnwindSafe(run(server.clone(), request, query, info, &mut record)).catch_unwind().await;
+        let response = match answer {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => body::error(&error),
             Err(_) => {
                 tracing::error!(path, "a request handler panicked");
                 body::error(&ApiError::internal("the request could not be handled; the log of the server says more"))
             }
-        }
+        };
+        server.audit.end(record, response.status().as_u16());
+        response
     })
 }
 
-async fn run(server: Arc<Server>, mut request: Request<Body>) -> Result<Response<Body>, ApiError> {
-    let user = authenticate(&server, &mut request)?;
-    let user = impersonate(&server, user, request.headers())?;
-    let query = Query::parse(request.uri());
-    let info = RequestInfo::parse(request.method(), request.uri(), &query);
+async fn run(
+    server: Arc<Server>,
+    mut request: Request<Body>,
+    query: Query,
+    info: RequestInfo,
+    record: &mut Option<Record>,
+) -> Result<Response<Body>, ApiError> {
+    let asking = authenticate(&server, &mut request)?;
+    if let Some(record) = record {
+        record.user(&asking, &asking);
+    }
+    let user = impersonate(&server, asking.clone(), request.headers())?;
+    if let Some(record) = record {
+        record.user(&asking, &user);
+    }
     server.rbac.authorize(&server.store, Attributes::of(&user, &info))?;
     if let Some(route) = delegate(&server, &info) {
         return Ok(aggregation::forward(&server, &route, user, request).await);

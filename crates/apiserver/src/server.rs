@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::admission::Webhooks;
 use crate::aggregation::Aggregation;
+use crate::audit::Audit;
 use crate::authn::User;
 use crate::authz::{self, Rbac};
 use crate::controllers::{self, Client};
@@ -47,6 +48,7 @@ pub struct Config {
     pub crds: Vec<Value>,
     /// Other objects that are created at start if they are absent.
     pub bootstrap: Vec<Value>,
+    /// Every request is appended to this file, as `audit.k8s.io/v1` events of the Metadata level.
     pub audit_log: Option<PathBuf>,
 }
 
@@ -60,6 +62,8 @@ pub enum StartError {
     Bootstrap { what: String, message: String },
     #[error("service account tokens cannot be signed")]
     Key(#[source] KeyError),
+    #[error("cannot open the audit log")]
+    Audit(#[source] io::Error),
     #[error("the start was interrupted")]
     Interrupted,
 }
@@ -79,6 +83,7 @@ pub struct Server {
     pub aggregation: Aggregation,
     pub snapshots: Snapshots,
     pub tokens: Tokens,
+    pub audit: Audit,
     pub quotas: quota::Dirty,
     pub openapi: openapi::Cache,
     /// Shares equal parts of CRD schemas; its lock also puts registry changes in order.
@@ -112,6 +117,7 @@ impl ApiServer {
     /// Opens the store and brings it to a state in which requests can be served.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let tokens = Tokens::new(config.service_account_key_pem.as_deref()).map_err(StartError::Key)?;
+        let audit = Audit::open(config.audit_log.as_deref()).await.map_err(StartError::Audit)?;
         let dir = config.data_dir.join("store");
         let opened = tokio::task::spawn_blocking(move || {
             std::fs::create_dir_all(&dir).map_err(StartError::Directory)?;
@@ -127,6 +133,7 @@ impl ApiServer {
             aggregation: Aggregation::default(),
             snapshots: Snapshots::default(),
             tokens,
+            audit,
             quotas: quota::Dirty::default(),
             openapi: openapi::Cache::default(),
             crd_pool: tokio::sync::Mutex::default(),

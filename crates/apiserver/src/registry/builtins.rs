@@ -233,6 +233,7 @@ fn resource(row: &Row) -> Resource {
                 .filter(|(plural, _)| *plural == row.plural)
                 .flat_map(|(_, paths)| paths.iter().map(|p| (*p).to_owned()))
                 .collect(),
+            rules: None,
         }],
         storage_version: version.to_owned(),
         storage: Arc::from(storage),

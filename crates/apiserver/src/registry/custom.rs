@@ -5,10 +5,12 @@ use std::sync::Arc;
 use ferrovirt_schema::structural::Pool;
 use ferrovirt_schema::table::Column;
 use ferrovirt_schema::{Cause, Schema};
+use kube_cel::RootContext;
 use serde_json::{Value, json};
 
 use super::columns::Columns;
 use super::resource::{NameRule, Resource, Scale, SchemaSource, Special, Version};
+use crate::crd::Rules;
 use crate::object::{at, strings, text};
 
 const ALL: &[&str] = &["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
@@ -68,6 +70,15 @@ fn custom_version(version: &Value, group: &str, kind: &str, pool: &mut Pool) -> 
         Some(schema) => pool.parse(schema)?,
         None => Schema::any(),
     };
+    let root = RootContext {
+        api_version: crate::object::api_version(group, &name),
+        api_group: group.to_owned(),
+        kind: kind.to_owned(),
+    };
+    let rules = match at(version, &["schema", "openAPIV3Schema"]) {
+        Some(schema) => Rules::compile(schema, root)?,
+        None => None,
+    };
     let columns = match version["additionalPrinterColumns"].as_array() {
         Some(columns) if !columns.is_empty() => columns.iter().filter_map(|c| Column::from_crd(c).ok()).collect(),
         _ => Column::from_crd(&json!({
@@ -101,6 +112,7 @@ fn custom_version(version: &Value, group: &str, kind: &str, pool: &mut Pool) -> 
             .flatten()
             .map(|f| text(f, &["jsonPath"]).trim_start_matches('.').to_owned())
             .collect(),
+        rules,
         name,
     })
 }

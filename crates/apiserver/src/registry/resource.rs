@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ferrovirt_schema::Schema;
 
 use super::Columns;
+use crate::crd::Rules;
 use crate::object;
 
 #[derive(Debug, Clone)]
@@ -54,6 +55,8 @@ pub struct Version {
     pub deprecation: Option<String>,
     /// Field paths beyond metadata.name and metadata.namespace that field selectors may use.
     pub selectable: Vec<String>,
+    /// CEL rules of custom resources.
+    pub rules: Option<Rules>,
 }
 
 #[derive(Debug, Clone)]

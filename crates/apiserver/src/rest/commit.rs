@@ -33,6 +33,10 @@ pub fn validate(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), 
             )));
         }
     }
+    // Rules are written for objects that fit the schema.
+    if let (Some(rules), true) = (&call.version().rules, from_schema.is_empty()) {
+        causes.extend(rules.check(object, old));
+    }
     causes.extend(from_schema);
     causes.extend(strategy::validate(call, object, old));
     refuse(call, name, &causes)

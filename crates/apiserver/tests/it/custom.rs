@@ -1,5 +1,6 @@
 //! CustomResourceDefinitions and their objects.
 
+use http::Method;
 use serde_json::json;
 
 use crate::support::{Server, widget, widgets};
@@ -155,4 +156,59 @@ fn merge(target: &mut serde_json::Value, change: &serde_json::Value) {
         serde_json::Value::Object(map) => map.iter().for_each(|(k, v)| merge(&mut target[k], v)),
         other => *target = other.clone(),
     }
+}
+
+#[tokio::test]
+async fn cel_rules_are_enforced() {
+    let server = Server::start().await;
+    let admin = server.admin();
+    let mut crd = widgets();
+    let spec = &mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    spec["x-kubernetes-validations"] = json!([
+        {"rule": "!has(self.replicas) || self.replicas % 2 == 0", "message": "replicas come in pairs", "fieldPath": ".replicas"},
+        {"rule": "self.size == oldSelf.size", "messageExpression": "'size stays ' + oldSelf.size", "reason": "FieldValueForbidden"},
+    ]);
+    let mut broken = crd.clone();
+    broken["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["x-kubernetes-validations"][0]["rule"] =
+        "self.replicas %".into();
+    let refused = admin.post(CRDS, &broken).await.expect(422);
+    assert!(
+        refused["message"].as_str().unwrap().contains("x-kubernetes-validations[0].rule"),
+        "{}",
+        refused["message"]
+    );
+    admin.post(CRDS, &crd).await.expect(201);
+    let mut odd = widget("a");
+    odd["spec"]["replicas"] = 3.into();
+    let refused = admin.post(WIDGETS, &odd).await.expect(422);
+    assert!(refused["message"].as_str().unwrap().contains("replicas come in pairs"), "{}", refused["message"]);
+    admin.post(WIDGETS, &widget("a")).await.expect(201);
+    let item = format!("{WIDGETS}/a");
+    admin.merge(&item, &json!({"spec": {"replicas": 2}})).await.expect(200);
+    let refused = admin.merge(&item, &json!({"spec": {"size": "large"}})).await.expect(422);
+    assert!(refused["message"].as_str().unwrap().contains("size stays small"), "{}", refused["message"]);
+}
+
+/// The definitions this server is made for, rules included.
+#[tokio::test]
+async fn the_definitions_of_virtual_machines_compile() {
+    let server = Server::start().await;
+    let admin = server.admin();
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../api/crds");
+    let mut rules = 0;
+    for file in std::fs::read_dir(directory).unwrap() {
+        let path = file.unwrap().path();
+        if path.extension().is_some_and(|e| e == "json") {
+            let text = std::fs::read_to_string(&path).unwrap();
+            rules += text.matches("x-kubernetes-validations").count();
+            let answer = admin.raw(Method::POST, CRDS, &[("content-type", "application/json")], text).await;
+            assert_eq!(answer.status.as_u16(), 201, "{}: {}", path.display(), answer.body["message"]);
+        }
+    }
+    assert!(rules > 0);
+    let instances = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstances";
+    let instance = |path: &str| json!({"metadata": {"generateName": "v-"}, "spec": {"domain": {"devices": {}}, "volumes": [{"name": "v", "containerPath": {"path": path, "readOnly": true}}]}});
+    admin.post(instances, &instance("/a")).await.expect(201);
+    let refused = admin.post(instances, &instance("a")).await.expect(422);
+    assert!(refused["message"].as_str().unwrap().contains("path must be absolute"), "{}", refused["message"]);
 }
