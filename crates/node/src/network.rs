@@ -8,6 +8,7 @@ use ferrovirt_net::{
     masquerade::{Binding, Bound, bind},
     nft::Port,
 };
+use ferrovirt_plan::identity::stable_mac;
 
 const RUNTIME_USER: u32 = 107;
 /// The pod's own interface, as CNI names it.
@@ -98,12 +99,7 @@ fn mac(vmi: &VirtualMachineInstance, interface: &Interface) -> String {
     if !interface.mac_address.is_empty() {
         return interface.mac_address.replace('-', ":").to_lowercase();
     }
-    let mut state: u64 = 0xcbf2_9ce4_8422_2325;
-    for byte in vmi.metadata.uid.as_deref().unwrap_or_default().bytes().chain([0]).chain(interface.name.bytes()) {
-        state = (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    }
-    let b = (state ^ (state >> 29)).to_be_bytes();
-    format!("02:{:02x}:{:02x}:{:02x}:{:02x}:{:02x}", b[3], b[4], b[5], b[6], b[7])
+    stable_mac(vmi.metadata.uid.as_deref().unwrap_or_default(), &interface.name)
 }
 
 fn ports(interface: &Interface) -> Vec<Port> {

@@ -3,6 +3,7 @@
 //! Pure: no client, no clock (the caller passes the time), no randomness. Everything here is tested from plain objects.
 
 pub mod conditions;
+pub mod identity;
 pub mod network;
 pub mod pod;
 pub mod vm;

@@ -28,7 +28,11 @@ use ferrovirt_api::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use crate::{Note, vm_status};
+use crate::{
+    Note,
+    identity::{stable_mac, stable_uuid},
+    vm_status,
+};
 
 /// First delay after a failed start; it doubles with every further one.
 const BACK_OFF_START: i64 = 10;
@@ -314,37 +318,6 @@ pub(crate) fn is_final(vmi: &VirtualMachineInstance) -> bool {
 
 fn uid(vmi: &VirtualMachineInstance) -> String {
     vmi.metadata.uid.clone().unwrap_or_default()
-}
-
-/// 128 well-mixed bits of two strings.
-fn digest(one: &str, two: &str) -> [u8; 16] {
-    // Two independent FNV-1a streams with a final avalanche: nothing here needs to resist an attacker.
-    let mut out = [0u8; 16];
-    for (half, seed) in [0xcbf2_9ce4_8422_2325u64, 0x9e37_79b9_7f4a_7c15].into_iter().enumerate() {
-        let mut state = seed;
-        for byte in one.bytes().chain([0xff]).chain(two.bytes()) {
-            state = (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-        state ^= state >> 33;
-        state = state.wrapping_mul(0xff51_afd7_ed55_8ccd);
-        state ^= state >> 33;
-        out[half * 8..half * 8 + 8].copy_from_slice(&state.to_be_bytes());
-    }
-    out
-}
-
-fn stable_uuid(vm_uid: &str, purpose: &str) -> String {
-    let mut bytes = digest(vm_uid, purpose);
-    bytes[6] = (bytes[6] & 0x0f) | 0x80;
-    bytes[8] = (bytes[8] & 0x3f) | 0x80;
-    let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
-    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
-}
-
-/// A locally administered unicast address.
-fn stable_mac(vm_uid: &str, interface: &str) -> String {
-    let b = digest(vm_uid, interface);
-    format!("02:{:02x}:{:02x}:{:02x}:{:02x}:{:02x}", b[0], b[1], b[2], b[3], b[4])
 }
 
 #[cfg(test)]
