@@ -77,8 +77,12 @@ pub async fn find_kind(client: &Client, name: &str) -> Result<(ApiResource, ApiC
         Some((plural, group)) => (plural.to_owned(), Some(group.to_owned())),
         None => (wanted, None),
     };
-    let discovery =
-        Discovery::new(client.clone()).run_aggregated().await.context("cannot ask what the cluster serves")?;
+    // One request, unless an aggregated API made the answer one that cannot be read; then one request per group.
+    let discovery = match Discovery::new(client.clone()).run_aggregated().await {
+        Ok(discovery) => discovery,
+        Err(kube::Error::SerdeError(_)) => Discovery::new(client.clone()).run().await.context(ASK)?,
+        Err(error) => return Err(error).context(ASK),
+    };
     for api_group in discovery.groups() {
         if group.as_deref().is_some_and(|group| group != api_group.name()) {
             continue;
@@ -96,6 +100,8 @@ pub async fn find_kind(client: &Client, name: &str) -> Result<(ApiResource, ApiC
     }
     bail!("the cluster has no kind {name:?}. Try vms, vmis, pods, nodes or events")
 }
+
+const ASK: &str = "cannot ask what the cluster serves";
 
 /// Short names that people type all day. Discovery does not hand the served ones through.
 const SHORT_NAMES: &[(&str, &str)] = &[

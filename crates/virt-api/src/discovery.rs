@@ -1,12 +1,13 @@
 //! What this aggregated API serves.
 
-use http::{Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 
 use crate::{Body, answer};
 
 const GROUP: &str = "subresources.kubevirt.io";
 const VERSIONS: [&str; 2] = ["v1", "v1alpha3"];
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 const RESOURCES: &[(&str, &[&str])] = &[
     ("virtualmachines/start", &["update"]),
@@ -45,4 +46,69 @@ pub(crate) fn resources(version: &str) -> Response<Body> {
             "groupVersion": format!("{GROUP}/{version}"), "resources": resources,
         }),
     )
+}
+
+/// True if a client wants everything in one answer. The API server's aggregator does.
+pub(crate) fn wants_aggregated(headers: &HeaderMap) -> bool {
+    let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    accept.flat_map(|value| value.split(',')).any(|media| {
+        let has = |parameter: &str| media.split(';').any(|part| part.trim() == parameter);
+        has("as=APIGroupDiscoveryList") && has("v=v2")
+    })
+}
+
+/// The same in the aggregated form. From the other one the aggregator makes resources whose `verbs` are null, which not every
+/// client can read.
+pub(crate) fn aggregated() -> Response<Body> {
+    let mut parents: Vec<(&str, Vec<Value>)> = vec![];
+    for (name, verbs) in RESOURCES {
+        let Some((parent, subresource)) = name.split_once('/') else { continue };
+        let entry = json!({ "subresource": subresource, "responseKind": no_kind(), "verbs": verbs });
+        match parents.iter_mut().find(|(known, _)| *known == parent) {
+            Some((_, subresources)) => subresources.push(entry),
+            None => parents.push((parent, vec![entry])),
+        }
+    }
+    let resources: Vec<Value> = parents
+        .into_iter()
+        .map(|(resource, subresources)| {
+            json!({
+                "resource": resource, "responseKind": no_kind(), "scope": "Namespaced", "singularResource": "",
+                "verbs": [], "subresources": subresources,
+            })
+        })
+        .collect();
+    let version = |v: &str| json!({ "version": v, "resources": resources, "freshness": "Current" });
+    let list = json!({
+        "kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {},
+        "items": [{ "metadata": { "name": GROUP }, "versions": VERSIONS.map(version) }],
+    });
+    let mut response = answer::json(StatusCode::OK, &list);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(AGGREGATED));
+    response
+}
+
+fn no_kind() -> Value {
+    json!({ "group": "", "version": "", "kind": "" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_aggregated_form_is_for_those_who_name_it() {
+        let wants = |accept: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
+            wants_aggregated(&headers)
+        };
+        assert!(wants("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"));
+        assert!(wants(
+            "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList, \
+             application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+        ));
+        assert!(!wants("application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"));
+        assert!(!wants("application/json"));
+    }
 }

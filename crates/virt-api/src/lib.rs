@@ -67,6 +67,7 @@ impl VirtApi {
         match (request.method(), segments.as_slice()) {
             (&Method::POST, [hook]) => admission::handle(hook, request).await,
             (&Method::GET, ["healthz"]) => answer::text("ok"),
+            (&Method::GET, ["apis"]) if discovery::wants_aggregated(request.headers()) => discovery::aggregated(),
             (_, ["apis", "subresources.kubevirt.io", rest @ ..]) => match rest {
                 [] => discovery::group(),
                 [version] if discovery::serves(version) => discovery::resources(version),

@@ -1,5 +1,7 @@
 //! The TLS listener believes what a connection says of its caller only if it is the front proxy's.
 
+#![allow(clippy::unwrap_used)]
+
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;

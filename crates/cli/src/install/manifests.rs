@@ -119,7 +119,7 @@ fn trust(object: &mut Value, ca_bundle: &str) {
     if object["kind"] == "APIService" {
         object["spec"]["caBundle"] = ca_bundle.into();
     }
-    for webhook in object["webhooks"].as_array_mut().into_iter().flatten() {
+    for webhook in object.get_mut("webhooks").and_then(Value::as_array_mut).into_iter().flatten() {
         webhook["clientConfig"]["caBundle"] = ca_bundle.into();
     }
 }
@@ -155,6 +155,7 @@ mod tests {
             for field in [&object["apiVersion"], &object["kind"], &object["metadata"]["name"]] {
                 assert!(field.is_string(), "{object}");
             }
+            assert!(object.as_object().unwrap().values().all(|value| !value.is_null()), "{object}");
         }
         let find = |kind: &str, name: &str| {
             let mut all = manifests.components.iter().chain(&manifests.registration);
