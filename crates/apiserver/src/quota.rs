@@ -99,11 +99,11 @@ pub fn usage(resource: &Resource, object: &Value) -> Amounts {
         return used;
     }
     match resource.plural.as_str() {
+        // A pod that has ended only counts as an object.
+        "pods" if matches!(text(object, &["status", "phase"]), "Succeeded" | "Failed") => {}
         "pods" => {
-            if !matches!(text(object, &["status", "phase"]), "Succeeded" | "Failed") {
-                used.insert("pods".into(), one);
-                used.extend(pod_usage(object));
-            }
+            used.insert("pods".into(), one);
+            used.extend(pod_usage(object));
         }
         "services" => {
             used.insert("services".into(), one);

@@ -131,7 +131,7 @@ impl Tokens {
         {
             let Some(object) = object else { continue };
             let entry = store.get(resource, &Key::new(bound.namespace.as_str(), object.name.as_str()));
-            if !entry.is_some_and(|e| *e.meta.uid == *object.uid) {
+            if entry.is_none_or(|e| *e.meta.uid != *object.uid) {
                 return Err(TokenError::Gone(format!("{resource} {}/{}", bound.namespace, object.name)));
             }
         }

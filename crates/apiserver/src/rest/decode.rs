@@ -236,12 +236,10 @@ impl<'de> Visitor<'de> for Seed<'_> {
             }
             self.path.push_str(&key);
             let value = entries.next_value_seed(Seed { path: self.path, faults: self.faults })?;
-            if map.insert(key, value).is_some() {
-                if self.faults.len() < MAX_FAULTS {
-                    let fault = format!("duplicate field {:?}", self.path);
-                    if !self.faults.contains(&fault) {
-                        self.faults.push(fault);
-                    }
+            if map.insert(key, value).is_some() && self.faults.len() < MAX_FAULTS {
+                let fault = format!("duplicate field {:?}", self.path);
+                if !self.faults.contains(&fault) {
+                    self.faults.push(fault);
                 }
             }
             self.path.truncate(length);

@@ -41,6 +41,10 @@ pub async fn prepare_create(call: &Call, object: &mut Value) -> Result<(), ApiEr
         Special::Crd => crd::prepare(call, object, None)?,
         Special::Rbac => authz::check_escalation(call, object, None)?,
         Special::ApiService => call.server.aggregation.set_condition(&call.server, object),
+        // Whoever writes a policy relies on it; silence would be a lie.
+        _ if call.resource.kind.starts_with("ValidatingAdmissionPolicy") && !call.resource.custom => {
+            call.warn("this server stores validating admission policies and does not evaluate them");
+        }
         _ => {}
     }
     Ok(())
