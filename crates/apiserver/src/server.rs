@@ -90,6 +90,8 @@ pub struct Server {
     pub crd_pool: tokio::sync::Mutex<Pool>,
     /// Puts writes of services in order.
     pub service_turn: tokio::sync::Mutex<()>,
+    /// Puts evictions in order.
+    pub eviction_turn: tokio::sync::Mutex<()>,
     pub stop: CancellationToken,
     pub tasks: TaskTracker,
     in_process: RwLock<HashMap<(String, String), Handler>>,
@@ -138,6 +140,7 @@ impl ApiServer {
             openapi: openapi::Cache::default(),
             crd_pool: tokio::sync::Mutex::default(),
             service_turn: tokio::sync::Mutex::default(),
+            eviction_turn: tokio::sync::Mutex::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
             in_process: RwLock::default(),

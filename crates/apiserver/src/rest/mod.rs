@@ -7,6 +7,7 @@
 //! ```
 
 mod apply;
+mod budget;
 mod commit;
 mod create;
 mod decode;

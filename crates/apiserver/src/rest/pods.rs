@@ -5,10 +5,11 @@ use ferrovirt_schema::Cause;
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::{Call, decode, delete, update};
+use super::{Call, budget, decode, delete, update};
 use crate::http::body::{self, Body};
 use crate::object::{self, at, field_map, items_mut, text};
 use crate::status::ApiError;
+use crate::storage;
 
 /// Fields of a pod's spec that may change, and nothing else may.
 const CHANGES: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
@@ -116,12 +117,17 @@ pub async fn bind(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError>
     Ok(done(StatusCode::CREATED))
 }
 
-/// Deletes the pod as an eviction asks. Budgets are the business of whoever asks, until they are enforced here.
+/// Deletes the pod as an eviction asks, if its disruption budget allows it.
 pub async fn evict(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError> {
     let (eviction, _) = decode::any(call, &bytes)?;
     let options = eviction.get("deleteOptions").cloned().unwrap_or_else(|| json!({}));
     let mut call = call.without_subresource();
     call.headers.remove(http::header::CONTENT_TYPE);
+    // Two evictions must not share the last of a budget.
+    let _turn = call.server.eviction_turn.lock().await;
+    let key = storage::key(&call.resource, call.namespace(), call.name());
+    let pod = call.server.store.get(&call.resource.storage, &key).ok_or_else(|| call.not_found())?;
+    budget::check(&call, &pod)?;
     delete::delete(&call, options.to_string().into()).await?;
     Ok(done(StatusCode::CREATED))
 }

@@ -64,3 +64,32 @@ async fn the_spec_of_a_pod_is_fixed() {
     admin.post(&format!("{item}/binding"), &binding("other")).await.expect(409);
     admin.post(&format!("{item}/binding"), &binding("")).await.expect(201);
 }
+
+#[tokio::test]
+async fn evictions_obey_budgets() {
+    let server = Server::start().await;
+    let admin = server.admin();
+    let budget =
+        json!({"metadata": {"name": "b"}, "spec": {"minAvailable": "50%", "selector": {"matchLabels": {"app": "a"}}}});
+    admin.post("/apis/policy/v1/namespaces/default/poddisruptionbudgets", &budget).await.expect(201);
+    for name in ["a", "b", "c"] {
+        let mut object = pod(name);
+        object["metadata"]["labels"] = json!({"app": "a"});
+        admin.post(PODS, &object).await.expect(201);
+        let status = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
+        admin.merge(&format!("{PODS}/{name}/status"), &status).await.expect(200);
+    }
+    let eviction = |name: &str| json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}});
+    let evict = async |name: &str| admin.post(&format!("{PODS}/{name}/eviction"), &eviction(name)).await;
+    // Half of three is two.
+    evict("a").await.expect(201);
+    // Half of two is one.
+    evict("b").await.expect(201);
+    let refused = evict("c").await.expect(429);
+    assert_eq!(refused["reason"], "TooManyRequests");
+    assert_eq!(refused["details"]["causes"][0]["reason"], "DisruptionBudget");
+    // Deletion is not eviction, and other pods have no budget.
+    admin.delete(&format!("{PODS}/c"), &json!({})).await.expect(200);
+    admin.post(PODS, &pod("d")).await.expect(201);
+    evict("d").await.expect(201);
+}

@@ -1,0 +1,82 @@
+//! Whether a disruption budget lets a pod be evicted.
+//!
+//! Counted from the pods that are stored when somebody asks; what a budget's status says does not matter.
+
+use ferrovirt_schema::LabelSelector;
+use serde_json::{Value, json};
+
+use super::Call;
+use crate::object::{at, name, text};
+use crate::status::ApiError;
+use crate::storage::{Entry, parse};
+
+const STORAGE: &str = "policy/poddisruptionbudgets";
+
+/// Refuses an eviction that breaks the budget of a pod. The caller holds the eviction turn until the pod is marked.
+pub fn check(call: &Call, pod: &Entry) -> Result<(), ApiError> {
+    let Some(namespace) = call.namespace().filter(|_| call.server.store.count(STORAGE) > 0) else {
+        return Ok(());
+    };
+    let object = parse(pod)?;
+    // What does not run, or is going anyway, disrupts nobody.
+    if pod.meta.deleting || matches!(text(&object, &["status", "phase"]), "Pending" | "Succeeded" | "Failed") {
+        return Ok(());
+    }
+    let selector = |budget: &Value| LabelSelector::from_json(&budget["spec"]["selector"]).ok();
+    let mut budgets: Vec<Value> =
+        call.server.store.list(STORAGE, Some(namespace)).items.iter().filter_map(|e| parse(e).ok()).collect();
+    budgets.retain(|b| selector(b).is_some_and(|s| s.matches(pod.meta.labels())));
+    let budget = match budgets.as_slice() {
+        [] => return Ok(()),
+        [budget] => budget,
+        _ => {
+            return Err(ApiError::internal(
+                "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+            ));
+        }
+    };
+    let Some(selector) = selector(budget) else { return Ok(()) };
+    let mut pods = call.server.store.list("pods", Some(namespace)).items;
+    pods.retain(|p| selector.matches(p.meta.labels()));
+    let pods: Vec<(bool, Value)> = pods.iter().filter_map(|p| Some((p.meta.deleting, parse(p).ok()?))).collect();
+    let counted = pods.iter().filter(|(_, p)| !matches!(text(p, &["status", "phase"]), "Succeeded" | "Failed"));
+    let expected = counted.clone().count();
+    let healthy = counted.filter(|(deleting, p)| !deleting && ready(p)).count();
+    let desired = match (at(budget, &["spec", "minAvailable"]), at(budget, &["spec", "maxUnavailable"])) {
+        (Some(min), _) if !min.is_null() => scaled(min, expected),
+        (_, Some(max)) if !max.is_null() => expected.saturating_sub(scaled(max, expected)),
+        _ => expected.saturating_sub(1),
+    };
+    let lenient = text(budget, &["spec", "unhealthyPodEvictionPolicy"]) == "AlwaysAllow";
+    let allowed = match ready(&object) {
+        true => healthy > desired,
+        // One that is not ready takes nothing away, as long as the others are enough.
+        false => lenient || (healthy >= desired && desired > 0),
+    };
+    if allowed { Ok(()) } else { Err(refusal(budget, desired, healthy)) }
+}
+
+fn ready(pod: &Value) -> bool {
+    crate::object::condition(pod, "Ready").is_some_and(|c| c["status"] == "True")
+}
+
+/// A number, or a share of `total` rounded up.
+fn scaled(value: &Value, total: usize) -> usize {
+    let number = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+    match value.as_str() {
+        None => value.as_u64().map_or(0, number),
+        Some(share) => {
+            let percent = share.strip_suffix('%').and_then(|s| s.parse::<u64>().ok()).unwrap_or(100);
+            number((total as u64).saturating_mul(percent).div_ceil(100))
+        }
+    }
+}
+
+fn refusal(budget: &Value, desired: usize, healthy: usize) -> ApiError {
+    let name = name(budget);
+    let message = "Cannot evict pod as it would violate the pod's disruption budget.";
+    let mut error = ApiError::new(429, "TooManyRequests", message);
+    let cause = format!("The disruption budget {name} needs {desired} healthy pods and has {healthy} currently");
+    error.body["details"] = json!({"causes": [{"reason": "DisruptionBudget", "message": cause}]});
+    error
+}
