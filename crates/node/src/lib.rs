@@ -42,11 +42,13 @@ pub struct Config {
     pub kubelet_root: PathBuf,
     /// Bound of QEMU's translation cache for emulated guests, in MiB.
     pub translation_cache_mib: u32,
+    /// Why pods of this node cannot get `/dev/kvm`, where nobody hands it out.
+    pub kvm_withheld: Option<&'static str>,
 }
 
 impl Config {
     pub fn new(node_name: &str, kubelet_root: PathBuf) -> Self {
-        Self { node_name: node_name.into(), kubelet_root, translation_cache_mib: 64 }
+        Self { node_name: node_name.into(), kubelet_root, translation_cache_mib: 64, kvm_withheld: None }
     }
 }
 
@@ -73,7 +75,11 @@ pub fn agent(client: Client, config: Config) -> Agent {
     let stream = watcher(Api::<KubeVirt>::all(client.clone()), watcher::Config::default());
     tokio::spawn(reflector(writer, stream.default_backoff()).for_each(|_| async {}));
     let events = events::Events::new(client.clone(), &config.node_name);
-    Agent::new(Arc::new(Context { client, config, host: Host::detect(), kubevirts, events }))
+    let mut host = Host::detect();
+    if let Some(why) = config.kvm_withheld {
+        host.withhold_kvm(why);
+    }
+    Agent::new(Arc::new(Context { client, config, host, kubevirts, events }))
 }
 
 impl Agent {

@@ -14,6 +14,8 @@ use super::{RoleArgs, terminated, tls};
 
 /// Where virt-api reaches an agent.
 pub const PORT: u16 = 8186;
+/// A container may use a device only if the kubelet gave it, and the kubelet gives what a device plugin offers.
+const NO_DEVICE_PLUGIN: &str = "this version of Ferrovirt has no device plugin that would give pods /dev/kvm";
 
 #[derive(Args)]
 pub struct VirtHandlerArgs {
@@ -37,8 +39,9 @@ pub async fn run(arguments: VirtHandlerArgs) -> Result<()> {
     let serving = tls::follow(move || std::future::ready(directory.server())).await?;
     let listener =
         TcpListener::bind(arguments.listen).await.with_context(|| format!("cannot listen on {}", arguments.listen))?;
-    let agent =
-        ferrovirt_node::agent(client, ferrovirt_node::Config::new(&arguments.node_name, arguments.kubelet_root));
+    let mut config = ferrovirt_node::Config::new(&arguments.node_name, arguments.kubelet_root);
+    config.kvm_withheld = Some(NO_DEVICE_PLUGIN);
+    let agent = ferrovirt_node::agent(client, config);
     tracing::info!(node = arguments.node_name, listen = %arguments.listen, "virt-handler cares for this node's VMs");
     let stop = CancellationToken::new();
     let streams = {
