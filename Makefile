@@ -12,7 +12,7 @@ export FERROVIRT_BIN_DIR ?= $(CARGO_TARGET_DIR)/dist
 export FERROVIRT_GUEST_DIR ?= $(FERROVIRT_CACHE)/guest
 export PREFIX ?= /usr/local
 
-.PHONY: help up down deps build image test lint bench nightly kubernetes-up kubernetes-down deny gen
+.PHONY: help up down deps build image test lint bench nightly images kubernetes-up kubernetes-down deny gen
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -48,6 +48,9 @@ bench: deps build image ## measure against raw QEMU; one table, also as JSON
 
 nightly: deps build image deny ## the long forms: fuzzing, hundreds of crash rounds
 	FERROVIRT_LONG=1 PROPTEST_CASES=20000 cargo test --workspace
+
+images: build ## the images of a cluster installation, as OCI archives
+	@scripts/images.sh
 
 kubernetes-up: deps ## a real Kubernetes on this machine, to test on (NODES=2 for two nodes)
 	@scripts/kubernetes/up.sh $(NODES)
