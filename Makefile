@@ -35,7 +35,7 @@ image: ## make the demo guest's image, if there is none for this source
 		{ scripts/install-deps.sh --update && scripts/guest-image.sh "$(FERROVIRT_GUEST_DIR)"; }
 
 test: deps build image ## all tests, with real guests
-	cargo test --workspace
+	cargo test --workspace --no-fail-fast
 
 lint: ## format, clippy, layering, generated files, shell scripts
 	cargo fmt --all --check

@@ -14,6 +14,8 @@ use kube::{
 };
 
 const DEADLINE: Duration = Duration::from_secs(300);
+/// How long something may look like a failure before it is one.
+const DOUBT: Duration = Duration::from_secs(5);
 
 /// Waits until an object is gone, or another of that name took its place.
 pub async fn until_gone(api: &Api<DynamicObject>, name: &str, uid: Option<&str>, label: &str) -> Result<()> {
@@ -34,7 +36,7 @@ pub async fn until_ready(api: &Api<DynamicObject>, name: &str, label: &str) -> R
             let status = state(object);
             match status.as_str() {
                 "ErrorUnschedulable" | "ErrImagePull" | "ImagePullBackOff" | "CrashLoopBackOff"
-                | "ErrorPvcNotFound" => Verdict::Failed(format!("{label} does not start: {status}")),
+                | "ErrorPvcNotFound" => Verdict::Doubtful(format!("{label} does not start: {status}")),
                 _ => Verdict::Wait(format!("{label}: {status}")),
             }
         }
@@ -55,6 +57,8 @@ pub async fn until_status(api: &Api<DynamicObject>, name: &str, label: &str, wan
 enum Verdict {
     Done,
     Wait(String),
+    /// It looks like a failure, but may be over in a moment: a node that is just joining, a pod that is just made.
+    Doubtful(String),
     Failed(String),
 }
 
@@ -62,8 +66,16 @@ async fn follow(api: &Api<DynamicObject>, name: &str, judge: impl Fn(Option<&Dyn
     let mut progress = Progress::default();
     let watching = async {
         let mut versions = std::pin::pin!(watch_object(api.clone(), name));
+        let mut doubt: Option<(tokio::time::Instant, String)> = None;
         loop {
-            let object = match versions.try_next().await {
+            let next = match &doubt {
+                Some((until, message)) => match tokio::time::timeout_at(*until, versions.try_next()).await {
+                    Ok(next) => next,
+                    Err(_) => bail!("{message}"),
+                },
+                None => versions.try_next().await,
+            };
+            let object = match next {
                 Ok(Some(object)) => object,
                 Ok(None) => bail!("the connection ended"),
                 Err(watcher::Error::WatchStartFailed(error) | watcher::Error::InitialListFailed(error)) => {
@@ -74,7 +86,15 @@ async fn follow(api: &Api<DynamicObject>, name: &str, judge: impl Fn(Option<&Dyn
             match judge(object.as_ref()) {
                 Verdict::Done => return Ok(()),
                 Verdict::Failed(message) => bail!(message),
-                Verdict::Wait(message) => progress.show(&message),
+                Verdict::Wait(message) => {
+                    doubt = None;
+                    progress.show(&message);
+                }
+                Verdict::Doubtful(message) => {
+                    progress.show(&message);
+                    let until = doubt.map_or_else(|| tokio::time::Instant::now() + DOUBT, |(until, _)| until);
+                    doubt = Some((until, message));
+                }
             }
         }
     };

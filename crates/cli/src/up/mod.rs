@@ -55,6 +55,8 @@ pub struct UpArgs {
     log_format: logging::LogFormat,
 }
 
+/// How long readiness waits for the node to take VMs.
+const NODE_DEADLINE: Duration = Duration::from_secs(10);
 /// How long `--detach` waits for the host to become ready.
 const READY_DEADLINE: Duration = Duration::from_secs(60);
 
@@ -222,6 +224,9 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         })
     };
     control::listen(&paths.control_socket(), status, down_sender)?;
+    if tokio::time::timeout(NODE_DEADLINE, schedulable(client("up"), &node_name)).await.is_err() {
+        tracing::warn!(node = node_name, "the node is not schedulable yet; VMs wait for it");
+    }
     ready.store(true, Ordering::Release);
     tracing::info!(api = %server_url, data_dir = %paths.data_dir.display(), "ready after {} ms", started.elapsed().as_millis());
 
@@ -255,6 +260,21 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         tracing::info!("stopped; VMs go on running and are taken over by the next `ferrovirt up`");
     }
     Ok(())
+}
+
+/// Resolves when this machine's node takes VMs: a host that says it is ready must not answer the first one with a refusal.
+async fn schedulable(client: Client, node: &str) {
+    let nodes = kube::Api::<k8s_openapi::api::core::v1::Node>::all(client);
+    let condition = |node: Option<&k8s_openapi::api::core::v1::Node>| {
+        let labels = node.and_then(|node| node.metadata.labels.as_ref());
+        labels
+            .and_then(|labels| labels.get(ferrovirt_api::names::NODE_SCHEDULABLE))
+            .is_some_and(|value| value == "true")
+    };
+    // An error means that the watch broke, and then the deadline decides.
+    if kube::runtime::wait::await_condition(nodes, node, condition).await.is_err() {
+        std::future::pending::<()>().await;
+    }
 }
 
 /// Resolves when a watch turns true.
