@@ -27,6 +27,9 @@ use crate::runtime::{Daemon, DaemonError, Dirs, LibvirtRuntime};
 const DAEMON_WAIT: Duration = Duration::from_secs(20);
 /// libvirt itself waits ten seconds before it kills a hypervisor that does not want to end.
 const DESTROY_WAIT: Duration = Duration::from_secs(12);
+/// How often, and how many times, a domain is looked at again after a new daemon found it.
+const SECOND_LOOK: Duration = Duration::from_millis(500);
+const SECOND_LOOKS: u32 = 40;
 const RESTART_FIRST: Duration = Duration::from_millis(50);
 const RESTART_MOST: Duration = Duration::from_secs(5);
 
@@ -175,12 +178,15 @@ async fn supervise(
         match up(children, *runtime, dirs).await {
             Ok((mut daemon, connection, mut stream)) => {
                 pause = RESTART_FIRST;
-                if let Some(name) = backend.domain_name() {
-                    observe(&connection, &name, &events).await;
+                let found = backend.domain_name().map(|name| (connection.clone(), name));
+                if let Some((connection, name)) = &found
+                    && let Some(observed) = observe(connection, name).await
+                {
+                    let _ = events.send(DomainEvent::Observed(observed));
                 }
                 tracing::info!(pid = daemon.pid(), "connected to libvirt");
                 link.send_replace(Link::Up(connection));
-                let why = follow(&mut daemon, &mut stream, &events, &backend.restart).await;
+                let why = follow(&mut daemon, &mut stream, &events, &backend.restart, found).await;
                 // First of all: ending the subscription asks the daemon, and a hung one would never answer.
                 drop(daemon);
                 tracing::warn!(why, "lost the libvirt daemon");
@@ -214,7 +220,12 @@ async fn follow(
     stream: &mut Events,
     events: &mpsc::UnboundedSender<DomainEvent>,
     restart: &Notify,
+    found: Option<(Connection, String)>,
 ) -> String {
+    // A new daemon takes a domain for running until it has tried to reach its process, and finding that gone it sends no
+    // event. So whoever found a domain looks again for a while.
+    let mut looks = if found.is_some() { SECOND_LOOKS } else { 0 };
+    let mut ticks = tokio::time::interval(SECOND_LOOK);
     loop {
         tokio::select! {
             // The last events first: a domain's end must not be lost with its daemon.
@@ -228,17 +239,27 @@ async fn follow(
                 }
             },
             status = daemon.ended() => return status,
+            _ = ticks.tick(), if looks > 0 => {
+                looks -= 1;
+                if let Some((connection, name)) = &found
+                    && let Ok(Some(stopped @ Observed::Stopped(_))) =
+                        tokio::time::timeout(DESTROY_WAIT, observe(connection, name)).await
+                {
+                    looks = 0;
+                    let _ = events.send(DomainEvent::Observed(stopped));
+                }
+            }
             () = restart.notified() => return "it does not answer".into(),
         }
     }
 }
 
-async fn observe(connection: &Connection, name: &str, events: &mpsc::UnboundedSender<DomainEvent>) {
+async fn observe(connection: &Connection, name: &str) -> Option<Observed> {
     let state = match connection.domain_by_name(name).await {
         Ok(domain) => domain.state().await,
         Err(error) => Err(error),
     };
-    let observed = match state {
+    Some(match state {
         Ok(DomainState::Paused { reason }) => Observed::Paused(match reason {
             DomainState::PAUSED_USER => PauseReason::User,
             DomainState::PAUSED_IO_ERROR => PauseReason::IoError,
@@ -254,10 +275,9 @@ async fn observe(connection: &Connection, name: &str, events: &mpsc::UnboundedSe
         Err(error) => {
             // The connection broke again; the next daemon will tell.
             tracing::warn!(%error, "cannot read the state of the domain");
-            return;
+            return None;
         }
-    };
-    let _ = events.send(DomainEvent::Observed(observed));
+    })
 }
 
 fn translate(kind: EventKind) -> Option<DomainEvent> {
