@@ -27,8 +27,12 @@ async fn next_of(events: &mut Events, uuid: &str) -> EventKind {
     tokio::time::timeout(Duration::from_secs(10), search).await.expect("an event in time")
 }
 
+/// libvirt shares the domain of `test:///default` between all connections of a process, so these tests take turns.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 #[tokio::test]
 async fn life_of_a_domain() {
+    let _alone = ALONE.lock().await;
     let connection = Connection::open("test:///default").await.unwrap();
     let mut events = connection.subscribe().await.unwrap();
     let domain = connection.define(XML).await.unwrap();
@@ -61,6 +65,7 @@ async fn life_of_a_domain() {
 
 #[tokio::test]
 async fn lookups_and_descriptions() {
+    let _alone = ALONE.lock().await;
     let connection = Connection::open("test:///default").await.unwrap();
     let domain = connection.domain_by_name("test").await.unwrap();
     assert_eq!(connection.domain_by_uuid(domain.uuid()).await.unwrap().name(), "test");
@@ -71,6 +76,7 @@ async fn lookups_and_descriptions() {
 
 #[tokio::test]
 async fn errors_have_codes() {
+    let _alone = ALONE.lock().await;
     let connection = Connection::open("test:///default").await.unwrap();
     let codes = [
         (connection.domain_by_name("absent").await.err(), ErrorCode::NoDomain),
@@ -91,6 +97,7 @@ async fn errors_have_codes() {
 
 #[tokio::test]
 async fn a_dropped_subscription_can_be_renewed() {
+    let _alone = ALONE.lock().await;
     let connection = Connection::open("test:///default").await.unwrap();
     drop(connection.subscribe().await.unwrap());
     let mut events = connection.subscribe().await.unwrap();
