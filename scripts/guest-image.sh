@@ -175,11 +175,13 @@ make_root() {
     printf 'This is a small demo guest: busybox, an ssh server and a subset of cloud-init.\n`sudo poweroff` turns it off.\n' >"$root/etc/motd"
     printf 'export PATH=/usr/sbin:/usr/bin:/sbin:/bin\nexport PS1="\\u@\\h:\\w\\$ "\n' >"$root/etc/profile"
     printf 'NAME="Ferrovirt demo guest"\nID=ferrovirt-demo\nID_LIKE=debian\n' >"$root/etc/os-release"
+    # busybox init resets the terminal of whatever it starts. On the console, that would undo under a waiting getty what it
+    # set there, and Enter would no longer end the password: only getty may have ttyS0.
     cat >"$root/etc/inittab" <<'TAB'
 ::sysinit:/sbin/guest-init boot
 ttyS0::respawn:/sbin/getty -L 115200 ttyS0 vt100
 tty1::respawn:/sbin/getty 38400 tty1 linux
-::respawn:/sbin/guest-init power-button
+null::respawn:/sbin/guest-init power-button
 ::ctrlaltdel:/sbin/reboot
 ::shutdown:/bin/sync
 ::shutdown:/bin/umount -a -r

@@ -52,8 +52,9 @@ impl Console {
         self.input.write_all(bytes).and_then(|()| self.input.flush()).context("the console takes no more input")
     }
 
+    /// A line and Enter, which is a carriage return on a terminal: the guest has to make a line's end of it.
     pub fn line(&mut self, text: &str) -> Result<()> {
-        self.send(format!("{text}\n").as_bytes())
+        self.send(format!("{text}\r").as_bytes())
     }
 
     /// Waits until the guest writes this, after what was expected before, and returns what came in between.

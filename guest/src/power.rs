@@ -1,13 +1,11 @@
 //! The ACPI power button: waits for it on every input device that has one, and powers the guest off in order.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::process::Command;
 use std::sync::mpsc;
 
 use anyhow::{Result, bail};
-
-use crate::say;
 
 const EV_KEY: u16 = 1;
 const KEY_POWER: u16 = 116;
@@ -38,7 +36,10 @@ pub fn run() -> Result<()> {
     if watching == 0 || pressed.recv().is_err() {
         bail!("no input device to watch");
     }
-    say("power button pressed, powering off");
+    // Init gives this role no terminal (see the inittab), so the line goes to the console by name.
+    if let Ok(mut console) = File::options().write(true).open("/dev/console") {
+        let _ = writeln!(console, "ferrovirt-guest: power button pressed, powering off");
+    }
     Command::new("/sbin/poweroff").status()?;
     // Init would start this role again while it takes everything down.
     loop {
