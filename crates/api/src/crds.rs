@@ -10,7 +10,12 @@ macro_rules! definitions {
 }
 
 definitions![
+    "cdi",
+    "cdiconfig",
+    "datasource",
+    "datavolume",
     "kubevirt",
+    "storageprofile",
     "virtualmachine",
     "virtualmachineclusterinstancetype",
     "virtualmachineclusterpreference",

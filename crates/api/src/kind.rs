@@ -1,8 +1,12 @@
 //! Makes a struct a Kubernetes kind: metadata, spec and status, with `apiVersion` and `kind` on the wire only.
 
-/// `kind!(Name, "plural", Spec, Status)`; without a status type the kind has no status.
+/// `kind!(Name, "plural", Spec, Status)`; without a status type the kind has no status. A kind of another group than
+/// `kubevirt.io/v1` names it first: `kind!(in "group", "version"; Name, "plural", Spec, Status)`.
 macro_rules! kind {
     ($name:ident, $plural:literal, $spec:ty, $status:ty) => {
+        crate::kind::kind!(in "kubevirt.io", "v1"; $name, $plural, $spec, $status);
+    };
+    (in $group:literal, $version:literal; $name:ident, $plural:literal, $spec:ty, $status:ty) => {
         #[derive(Debug, Clone, Default, PartialEq)]
         pub struct $name {
             pub metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
@@ -34,7 +38,7 @@ macro_rules! kind {
             }
         }
 
-        crate::kind::kind!(@resource $name, $plural);
+        crate::kind::kind!(@resource $group, $version, $name, $plural);
     };
     ($name:ident, $plural:literal, $spec:ty) => {
         #[derive(Debug, Clone, Default, PartialEq)]
@@ -63,14 +67,14 @@ macro_rules! kind {
             }
         }
 
-        crate::kind::kind!(@resource $name, $plural);
+        crate::kind::kind!(@resource "kubevirt.io", "v1", $name, $plural);
     };
-    (@resource $name:ident, $plural:literal) => {
+    (@resource $group:literal, $version:literal, $name:ident, $plural:literal) => {
         impl k8s_openapi::Resource for $name {
-            const API_VERSION: &'static str = "kubevirt.io/v1";
-            const GROUP: &'static str = "kubevirt.io";
+            const API_VERSION: &'static str = concat!($group, "/", $version);
+            const GROUP: &'static str = $group;
             const KIND: &'static str = stringify!($name);
-            const VERSION: &'static str = "v1";
+            const VERSION: &'static str = $version;
             const URL_PATH_SEGMENT: &'static str = $plural;
             type Scope = k8s_openapi::NamespaceResourceScope;
         }

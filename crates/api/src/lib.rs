@@ -2,6 +2,7 @@
 //!
 //! Pure: no I/O, no clock, no randomness, no Kubernetes client. See docs/ARCHITECTURE.md.
 
+pub mod cdi;
 mod crds;
 mod go;
 mod kind;
