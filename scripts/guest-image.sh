@@ -309,8 +309,9 @@ make_archive() {
     printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"%s","size":%s},"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"%s","size":%s}]}' \
         "$config" "$(size_of "$config")" "$layer" "$(size_of "$layer")" >"$work/manifest.json"
     manifest=$(blob "$work/manifest.json")
+    # containerd keeps images under their full names, and a kubelet asks for these.
     printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"%s","size":%s,"annotations":{"io.containerd.image.name":"%s","org.opencontainers.image.ref.name":"%s"}}]}' \
-        "$manifest" "$(size_of "$manifest")" "$REFERENCE" "$REFERENCE" >"$dir/index.json"
+        "$manifest" "$(size_of "$manifest")" "docker.io/$REFERENCE" "$REFERENCE" >"$dir/index.json"
     printf '{"imageLayoutVersion":"1.0.0"}' >"$dir/oci-layout"
     tar -C "$dir" --format=gnu --owner=0 --group=0 --numeric-owner --mtime=@0 --sort=name -cf "$out/demo-guest.tar.partial" oci-layout index.json blobs
     mv "$out/demo-guest.tar.partial" "$out/demo-guest.tar"

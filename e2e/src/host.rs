@@ -1,4 +1,5 @@
-//! A host of our own: `ferrovirt up` with a data directory in `/tmp`, stopped and checked when dropped.
+//! A host of our own: `ferrovirt up` with a data directory in `/tmp`, stopped and checked when dropped. If the target is a
+//! cluster, the same methods are about that one; see [`crate::cluster`].
 
 use std::{
     cell::{Cell, OnceCell},
@@ -13,6 +14,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
+    cluster::{self, Cluster},
     command::{self, Outcome},
     console::Console,
     leftovers, process,
@@ -26,6 +28,8 @@ pub struct Options {
     pub arguments: Vec<String>,
     /// Do without the demo guest's image.
     pub no_image: bool,
+    /// Cases that only make sense with a host of their own, each with the reason. They are not run on a cluster.
+    pub embedded_only: &'static [(&'static str, &'static str)],
 }
 
 pub struct Host {
@@ -33,6 +37,8 @@ pub struct Host {
     options: Options,
     instance: OnceCell<String>,
     programs: PathBuf,
+    /// The target, if it is a cluster.
+    cluster: Option<Cluster>,
     /// Set by `down` and taken back by `up`: dropping a host that is down does nothing.
     down: Cell<bool>,
 }
@@ -44,6 +50,9 @@ impl Host {
     }
 
     pub fn start_with(options: Options) -> Result<Self> {
+        if Cluster::wanted()? {
+            return Self::on_cluster(options);
+        }
         let host = Self::prepare(options)?;
         host.up()?;
         if !host.options.no_image {
@@ -58,12 +67,34 @@ impl Host {
         let programs = programs()?;
         // Short: pods keep sockets below it, and their addresses have little room.
         let directory = tempfile::Builder::new().prefix("fv-").tempdir_in("/tmp")?;
-        Ok(Self { directory, options, instance: OnceCell::new(), programs, down: Cell::new(true) })
+        Ok(Self { directory, options, instance: OnceCell::new(), programs, cluster: None, down: Cell::new(true) })
+    }
+
+    /// The cluster that this machine has, with everything installed on it.
+    fn on_cluster(options: Options) -> Result<Self> {
+        if !options.arguments.is_empty() {
+            bail!("a cluster takes no arguments of `ferrovirt up`: {:?}", options.arguments);
+        }
+        let mut host = Self::prepare(options)?;
+        host.instance = OnceCell::from(cluster::INSTANCE.to_owned());
+        let mut cluster = Cluster::new();
+        host.cluster = Some(Cluster::new());
+        cluster.begin(&host)?;
+        host.cluster = Some(cluster);
+        host.down.set(false);
+        Ok(host)
+    }
+
+    pub fn cluster(&self) -> Option<&Cluster> {
+        self.cluster.as_ref()
     }
 
     /// `ferrovirt up --detach`: the first time, after [`Host::kill_up`] or after [`Host::down`].
     pub fn up(&self) -> Result<String> {
         self.down.set(false);
+        if let Some(cluster) = &self.cluster {
+            return cluster.up(self);
+        }
         let data_dir = self.data_dir();
         let data_dir = data_dir.to_string_lossy();
         // Named on the command line, although the environment says the same, so that the process can be told from others.
@@ -88,6 +119,9 @@ impl Host {
     }
 
     fn try_down(&self) -> Result<()> {
+        if let Some(cluster) = &self.cluster {
+            return cluster.sweep(self);
+        }
         self.ferrovirt(&["down"])?;
         // The process that answered `down` is the last one to go.
         wait::until("the host to leave nothing behind", wait::SOON, || {
@@ -107,8 +141,19 @@ impl Host {
         found.with_context(|| format!("no `ferrovirt up` runs with {}", directory.display()))
     }
 
+    /// The processes that look after machines: `ferrovirt up`, or Ferrovirt's components on the cluster.
+    pub fn up_processes(&self) -> Result<Vec<Process>> {
+        match self.cluster {
+            Some(_) => Ok(cluster::components()),
+            None => Ok(vec![self.up_process()?]),
+        }
+    }
+
     /// `kill -9` of the host; its machines go on.
     pub fn kill_up(&self) -> Result<()> {
+        if let Some(cluster) = &self.cluster {
+            return cluster.kill();
+        }
         let process = self.up_process()?;
         process.kill()?;
         wait::until("the killed host to be gone", wait::SOON, || {
@@ -116,8 +161,12 @@ impl Host {
         })
     }
 
+    /// The data directory, which is also the root of a kubelet's layout of pods.
     pub fn data_dir(&self) -> PathBuf {
-        self.directory.path().join("data")
+        match &self.cluster {
+            Some(cluster) => cluster.kubelet_root(),
+            None => self.directory.path().join("data"),
+        }
     }
 
     /// Where tests put files of their own.
@@ -126,7 +175,10 @@ impl Host {
     }
 
     pub fn kubeconfig(&self) -> PathBuf {
-        self.data_dir().join("kubeconfig")
+        match &self.cluster {
+            Some(cluster) => cluster.kubeconfig(),
+            None => self.data_dir().join("kubeconfig"),
+        }
     }
 
     /// The hash that names this host's bridge, tables and cgroups.
@@ -150,6 +202,9 @@ impl Host {
             .env("KUBECONFIG", self.kubeconfig())
             .env("KUBECACHEDIR", self.directory.path().join("kubectl-cache"))
             .env_remove("FERROVIRT_LISTEN");
+        if self.cluster.is_some() {
+            command.env_remove("FERROVIRT_DATA_DIR");
+        }
         command
     }
 
@@ -286,6 +341,10 @@ impl Host {
 
     /// Ends everything by force, for tests that failed half way.
     fn clear(&self) {
+        // A cluster is there for the next suite, and to be looked at.
+        if self.cluster.is_some() {
+            return;
+        }
         for process in self.processes() {
             let _ = process.kill();
         }
@@ -293,6 +352,9 @@ impl Host {
     }
 
     pub fn show_logs(&self) {
+        if let Some(cluster) = &self.cluster {
+            return cluster.show_logs(self);
+        }
         let mut logs = vec![self.data_dir().join("ferrovirt.log")];
         let pods = fs::read_dir(self.data_dir().join("pods")).into_iter().flatten().flatten();
         logs.extend(pods.map(|pod| pod.path().join("logs/compute.log")));

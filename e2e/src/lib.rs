@@ -4,8 +4,11 @@
 //! that the host left nothing on the machine. What is asked of a host goes through the programs a user has
 //! (`ferrovirt`, `kubectl`) and through `/proc`; nothing here links the product.
 //!
+//! There are two targets: an embedded host of the suite's own, and a Kubernetes [`cluster`] with Ferrovirt on it.
+//!
 //! Nothing sleeps to let things happen: [`wait::until`] polls a condition, has a deadline, and says what it saw last.
 
+pub mod cluster;
 pub mod command;
 pub mod console;
 pub mod host;

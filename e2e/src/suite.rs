@@ -13,7 +13,10 @@ use std::{
 
 use anyhow::Result;
 
-use crate::host::{Host, Options};
+use crate::{
+    cluster::Cluster,
+    host::{Host, Options},
+};
 
 /// A name and what to do on the suite's host.
 pub type Case = (&'static str, fn(&Host) -> Result<()>);
@@ -26,8 +29,15 @@ pub fn suite(options: Options, cases: &[Case]) -> ExitCode {
         cases.iter().for_each(|(name, _)| println!("{name}: test"));
         return ExitCode::SUCCESS;
     }
-    println!("\nrunning {} tests", cases.len());
     let mut failed = vec![];
+    let cases = match attempt(|| applicable(&options, cases)) {
+        Ok(cases) => cases,
+        Err(problem) => {
+            println!("test target ... FAILED\n{problem}");
+            return ExitCode::FAILURE;
+        }
+    };
+    println!("\nrunning {} tests", cases.len());
     if !cases.is_empty() {
         let done = attempt(|| {
             let host = Host::start_with(options)?;
@@ -63,8 +73,21 @@ pub fn suite(options: Options, cases: &[Case]) -> ExitCode {
     }
 }
 
+/// The cases that the target can show something about. Says which ones are left out, and why.
+fn applicable<'a>(options: &Options, cases: Vec<&'a Case>) -> Result<Vec<&'a Case>> {
+    if !Cluster::wanted()? {
+        return Ok(cases);
+    }
+    let reason = |name: &str| options.embedded_only.iter().find(|(case, _)| *case == name).map(|(_, reason)| *reason);
+    let (left_out, run): (Vec<&Case>, Vec<&Case>) = cases.into_iter().partition(|(name, _)| reason(name).is_some());
+    for (name, _) in left_out {
+        println!("test {name} ... not on a cluster: {}", reason(name).unwrap_or_default());
+    }
+    Ok(run)
+}
+
 /// Runs something; an error and a panic are the same to a test.
-fn attempt(what: impl FnOnce() -> Result<()>) -> Result<(), String> {
+fn attempt<T>(what: impl FnOnce() -> Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(what)) {
         Ok(done) => done.map_err(|error| format!("{error:#}")),
         Err(panic) => Err(message(&*panic)),

@@ -89,7 +89,7 @@ fn other_users_get_their_own_credentials(host: &Host) -> Result<()> {
 
 fn logs_are_json_when_asked(_: &Host) -> Result<()> {
     let arguments = vec!["--log-format".into(), "json".into()];
-    let host = Host::start_with(Options { arguments, no_image: true })?;
+    let host = Host::start_with(Options { arguments, no_image: true, ..Options::default() })?;
     host.down()?;
     let log = fs::read_to_string(host.data_dir().join("ferrovirt.log"))?;
     ensure!(!log.is_empty(), "nothing was logged");

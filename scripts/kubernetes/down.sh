@@ -25,6 +25,7 @@ main() {
     stop_on_nodes testpod
     stop kube-apiserver
     stop etcd
+    stop registry/testpod
     remove_mounts
     remove_network
     remove_cgroups

@@ -24,6 +24,9 @@ api_service_ip=10.78.0.1
 dns_ip=10.78.0.10
 api_port=16443
 etcd_port=12379
+# Images that were loaded can also be pulled: from here, whatever registry their name says.
+registry_port=15000
+registry=$state/registry
 cgroup=ferrovirt-test-cluster
 pod_network=ferrovirt-test-cluster
 test_image=ferrovirt.test/testpod:1

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Loads image archives (OCI or Docker layout) into the test cluster; pods name them with imagePullPolicy Never or IfNotPresent.
+# Loads image archives into the test cluster. Those in OCI layout can also be pulled, so that any imagePullPolicy works; those in
+# Docker layout are for imagePullPolicy Never and IfNotPresent.
 #
 #   scripts/kubernetes/load-image.sh ARCHIVE...
 set -euo pipefail
@@ -15,4 +16,8 @@ for number in $(node_numbers); do
     for archive in "$@"; do
         import_image "$archive"
     done
+done
+for archive in "$@"; do
+    # In one step: the registry looks at its directory with every request.
+    cp "$archive" "$registry/.partial" && mv "$registry/.partial" "$registry/$(basename "$archive")"
 done

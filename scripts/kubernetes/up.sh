@@ -31,6 +31,7 @@ main() {
     make_pki
     make_node_bridge
     start_etcd
+    start_registry
     local number
     for number in $(seq "$count"); do
         use_node "$number"
@@ -65,7 +66,7 @@ check_tools() {
 
 all_running() {
     local name number
-    for name in etcd kube-apiserver kube-controller-manager kube-scheduler; do
+    for name in etcd registry/testpod kube-apiserver kube-controller-manager kube-scheduler; do
         running "$name" || return 1
     done
     for number in $(seq "$count"); do
@@ -149,6 +150,11 @@ start_etcd() {
         --cert-file="$pki/etcd.crt" --key-file="$pki/etcd.key" --client-cert-auth --trusted-ca-file="$pki/ca.crt"
 }
 
+start_registry() {
+    mkdir -p "$registry"
+    launch registry/testpod registry "$api_ip:$registry_port" "$registry"
+}
+
 start_control_plane() {
     launch kube-apiserver \
         --bind-address=0.0.0.0 --secure-port="$api_port" --advertise-address="$api_ip" --allow-privileged=true \
@@ -183,6 +189,8 @@ start_control_plane() {
 }
 
 start_containerd() {
+    mkdir -p "$node_dir/registries/_default"
+    render registry.toml >"$node_dir/registries/_default/hosts.toml"
     render containerd.toml >"$node_dir/containerd.toml"
     launch "$node/containerd" --config "$node_dir/containerd.toml"
     wait_for 60 ctr version || fail "containerd does not answer after 60 s; see $logs/$node/containerd.log"

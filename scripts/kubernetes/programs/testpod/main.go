@@ -5,6 +5,8 @@
 //	get URL          prints the body of one HTTP response
 //	lookup NAME      prints the addresses of a name
 //	size FILE        prints the size of a file
+//	registry ADDRESS DIRECTORY
+//	                 serves the OCI archives of a directory as a container registry; see registry.go
 //	serve-api ADDRESS CERTIFICATE KEY FRONT_PROXY_CA
 //	                 an aggregated API and an admission webhook; see api.go
 package main
@@ -42,6 +44,8 @@ func run(args []string) error {
 		return lookup(args[1])
 	case len(args) == 2 && args[0] == "size":
 		return size(args[1])
+	case len(args) == 3 && args[0] == "registry":
+		return serveRegistry(args[1], args[2])
 	case len(args) == 5 && args[0] == "serve-api":
 		return serveAPI(args[1], args[2], args[3], args[4])
 	}

@@ -1,0 +1,182 @@
+//! The other target of the cases: a real Kubernetes on this machine (`scripts/kubernetes/up.sh`) with Ferrovirt installed
+//! on it. `FERROVIRT_TARGET=kubernetes` chooses it; `make e2e-kubernetes` does the rest.
+//!
+//! What is "the host" embedded are here the cluster's daemons and Ferrovirt's pods: [`Cluster::kill`] kills them all, and
+//! [`Cluster::up`] starts what is missing. Only etcd and the guests' pods are left alone.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::{
+    command,
+    host::Host,
+    manifest,
+    process::{self, Process},
+    wait::{self, Seen},
+};
+
+/// Everything that the test cluster writes; `scripts/kubernetes/lib.sh` says the same.
+const STATE: &str = "/var/lib/ferrovirt-test-cluster";
+/// With `ferrovirt-` before it the name of the cluster's cgroup, as an embedded host's hash is.
+pub const INSTANCE: &str = "test-cluster";
+/// The namespace of the installation.
+const NAMESPACE: &str = "kubevirt";
+/// The kubelet first: it would start again what is killed after it.
+const DAEMONS: &[&str] = &["kubelet", "containerd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"];
+/// What cases may make in the namespace `default`, besides machines.
+const KINDS: &str = "configmaps,secrets,services,persistentvolumeclaims,pods";
+
+pub struct Cluster {
+    state: PathBuf,
+    /// What was in the namespace `default` before the first case.
+    before: Vec<String>,
+}
+
+impl Cluster {
+    /// True if the environment asks for this target.
+    pub fn wanted() -> Result<bool> {
+        match env::var("FERROVIRT_TARGET").as_deref() {
+            Err(_) | Ok("" | "embedded") => Ok(false),
+            Ok("kubernetes") => Ok(true),
+            Ok(other) => bail!("FERROVIRT_TARGET is {other:?}; it may be embedded or kubernetes"),
+        }
+    }
+
+    pub fn new() -> Self {
+        Self { state: STATE.into(), before: vec![] }
+    }
+
+    pub fn kubeconfig(&self) -> PathBuf {
+        env::var_os("KUBECONFIG").map_or_else(|| self.state.join("admin.kubeconfig"), PathBuf::from)
+    }
+
+    /// The kubelet's root directory on the first node, which is the machine itself.
+    pub fn kubelet_root(&self) -> PathBuf {
+        self.state.join("node1/kubelet")
+    }
+
+    /// Notes what is there, so that [`Cluster::sweep`] removes only what cases made.
+    pub fn begin(&mut self, host: &Host) -> Result<()> {
+        ready(host)?;
+        let machines = host.kubectl(&["get", "vms,vmis", "--all-namespaces", "-o", "name"])?;
+        ensure!(machines.trim().is_empty(), "the cluster has machines already, and cases would meet them:\n{machines}");
+        self.before = names(host)?;
+        Ok(())
+    }
+
+    /// Starts the daemons that do not run, and waits until Ferrovirt answers.
+    pub fn up(&self, host: &Host) -> Result<String> {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/kubernetes/up.sh");
+        let nodes = self.nodes()?.len().to_string();
+        let said = command::run(Command::new(script).arg(nodes), "")?.success()?;
+        ready(host)?;
+        Ok(said)
+    }
+
+    /// `kill -9` of the cluster's daemons and of Ferrovirt's own processes.
+    pub fn kill(&self) -> Result<()> {
+        let mut victims = vec![];
+        for name in DAEMONS {
+            victims.extend(self.daemons(name)?);
+        }
+        victims.extend(components());
+        for process in &victims {
+            process.kill()?;
+        }
+        wait::until("the killed cluster to be gone", wait::SOON, || {
+            let alive: Vec<&str> = victims.iter().filter(|p| p.alive()).map(Process::program).collect();
+            Ok(if alive.is_empty() { Seen::Yes(()) } else { Seen::Not(alive.join(", ")) })
+        })
+    }
+
+    /// A daemon of the cluster: one of each node, or the only one.
+    pub fn daemons(&self, name: &str) -> Result<Vec<Process>> {
+        let files = std::iter::once(self.state.clone()).chain(self.nodes()?).map(|d| d.join(format!("{name}.pid")));
+        let mut found = vec![];
+        for file in files.filter(|file| file.exists()) {
+            let pid = fs::read_to_string(&file)?.trim().parse().with_context(|| file.display().to_string())?;
+            found.extend(Process::read(pid).filter(|process| process.program() == name));
+        }
+        Ok(found)
+    }
+
+    /// Deletes what cases left in the namespace `default`. Machines must have left nothing else on the cluster.
+    pub fn sweep(&self, host: &Host) -> Result<()> {
+        host.kubectl(&["delete", "vms,vmis", "--all", "--timeout=180s"])?;
+        let made: Vec<String> = names(host)?.into_iter().filter(|name| !self.before.contains(name)).collect();
+        // Launchers go with their machines; one that stays is what this is to find.
+        let own = made.iter().map(String::as_str).filter(|name| !name.starts_with("pod/virt-launcher-"));
+        let arguments: Vec<&str> = ["delete", "--ignore-not-found", "--timeout=60s"].into_iter().chain(own).collect();
+        if arguments.len() > 3 {
+            host.kubectl(&arguments)?;
+        }
+        wait::until("machines to leave nothing behind", wait::BOOT, || {
+            let pods = host.kubectl(&["get", "pods", "-A", "-l", "kubevirt.io=virt-launcher", "-o", "name"])?;
+            let guests = host.processes().into_iter().filter(|process| process.program().starts_with("qemu-system"));
+            let left: Vec<String> =
+                pods.lines().map(str::to_owned).chain(guests.map(|g| g.arguments.join(" "))).collect();
+            Ok(if left.is_empty() { Seen::Yes(()) } else { Seen::Not(left.join("\n")) })
+        })
+    }
+
+    pub fn show_logs(&self, host: &Host) {
+        for component in ["virt-api", "virt-controller", "virt-handler"] {
+            let selector = format!("kubevirt.io={component}");
+            let said = host.try_kubectl(&["-n", NAMESPACE, "logs", "-l", &selector, "--tail=30", "--prefix"], "");
+            eprintln!(
+                "--- end of {component}'s log\n{}",
+                said.map_or_else(|e| e.to_string(), |o| o.stdout + &o.stderr)
+            );
+        }
+        let shown = ["get", "events,pods,vms,vmis", "--all-namespaces"];
+        eprintln!("{}", host.kubectl(&shown).unwrap_or_else(|error| error.to_string()));
+    }
+
+    /// The nodes' directories.
+    fn nodes(&self) -> Result<Vec<PathBuf>> {
+        let entries = fs::read_dir(&self.state).context("there is no test cluster; run `make kubernetes-up`")?;
+        let node = |path: &PathBuf| path.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with("node"));
+        Ok(entries.flatten().map(|entry| entry.path()).filter(|path| node(path) && path.is_dir()).collect())
+    }
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The processes of virt-api, virt-controller and virt-handler.
+pub fn components() -> Vec<Process> {
+    let group = format!("ferrovirt-{INSTANCE}");
+    process::all().into_iter().filter(|p| p.program() == "ferrovirt" && p.cgroups().contains(&group)).collect()
+}
+
+/// Waits until a machine would be taken: the API server answers, finds our webhooks, and the node agent has a ready node.
+fn ready(host: &Host) -> Result<()> {
+    let vm = manifest::plain_vm("would-be", "Halted").to_string();
+    wait::until("Ferrovirt on the cluster", wait::BOOT, || {
+        let asked = host.try_kubectl(&["create", "--dry-run=server", "-f", "-"], &vm)?;
+        if !asked.succeeded() {
+            return Ok(Seen::Not(asked.stderr));
+        }
+        let wanted = ["-n", NAMESPACE, "get", "daemonset/virt-handler", "-o", "json"];
+        let status = match host.try_kubectl(&wanted, "")?.success() {
+            Ok(text) => serde_json::from_str::<Value>(&text)?["status"].take(),
+            Err(error) => return Ok(Seen::Not(error.to_string())),
+        };
+        let agents = status["numberReady"].as_u64() >= status["desiredNumberScheduled"].as_u64();
+        Ok(if agents { Seen::Yes(()) } else { Seen::Not(status.to_string()) })
+    })
+}
+
+fn names(host: &Host) -> Result<Vec<String>> {
+    let text = host.kubectl(&["get", KINDS, "-o", "name"])?;
+    Ok(text.lines().map(str::to_owned).collect())
+}
