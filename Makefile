@@ -12,7 +12,7 @@ export FERROVIRT_BIN_DIR ?= $(CARGO_TARGET_DIR)/dist
 export FERROVIRT_GUEST_DIR ?= $(FERROVIRT_CACHE)/guest
 export PREFIX ?= /usr/local
 
-.PHONY: help up down deps build image test lint bench nightly images kubernetes-up kubernetes-down deny gen
+.PHONY: help up down deps build image test lint bench nightly images kubernetes-up kubernetes-down e2e-kubernetes deny gen
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -57,6 +57,9 @@ kubernetes-up: deps ## a real Kubernetes on this machine, to test on (NODES=2 fo
 
 kubernetes-down: ## remove it again
 	@scripts/kubernetes/down.sh
+
+e2e-kubernetes: deps build image images ## the end-to-end cases on a real Kubernetes (SUITES="power" for some of them)
+	@scripts/kubernetes/e2e.sh $(SUITES)
 
 deny: ## licences and known vulnerabilities of our dependencies
 	@scripts/deny.sh

@@ -58,7 +58,7 @@ impl Cluster {
 
     /// The kubelet's root directory on the first node, which is the machine itself.
     pub fn kubelet_root(&self) -> PathBuf {
-        self.state.join("node1/kubelet")
+        self.state.join("kubelet")
     }
 
     /// Notes what is there, so that [`Cluster::sweep`] removes only what cases made.

@@ -11,6 +11,8 @@ state=/var/lib/ferrovirt-test-cluster
 pki=$state/pki
 logs=$state/logs
 kubeconfig=$state/admin.kubeconfig
+# The same path on every node, as on all clusters. Nodes with mounts of their own have their own directory there.
+kubelet_root=$state/kubelet
 
 # Own names and numbers throughout: Ferrovirt's embedded mode and other clusters may be on the same machine.
 bridge=k8t0

@@ -92,7 +92,7 @@ make_state() {
 }
 
 make_node() {
-    mkdir -p "$node_dir"/{cni,cni-bin,kubelet,volume-plugins}
+    mkdir -p "$node_dir"/{cni,cni-bin,kubelet,volume-plugins} "$kubelet_root"
     make_node_pki
     make_cgroup "$cgroup"
     make_cgroup "$cgroup/$node"
@@ -139,6 +139,8 @@ make_node_namespaces() {
         "${enter[@]}" mount --bind "$node_dir/private$path" "$path"
     done
     "${enter[@]}" mount --make-rshared "$state"
+    "${enter[@]}" mount --bind "$node_dir/kubelet" "$kubelet_root"
+    "${enter[@]}" mount --make-rshared "$kubelet_root"
     join_node_bridge
 }
 
@@ -220,7 +222,7 @@ start_node() {
     render kubelet.yaml >"$node_dir/kubelet.yaml"
     render kube-proxy.yaml >"$node_dir/kube-proxy.yaml"
     launch "$node/kubelet" --config="$node_dir/kubelet.yaml" --kubeconfig="$node_dir/kubelet.kubeconfig" \
-        --root-dir="$node_dir/kubelet" --hostname-override="$node" --node-ip="$node_ip"
+        --root-dir="$kubelet_root" --hostname-override="$node" --node-ip="$node_ip"
     launch "$node/kube-proxy" --config="$node_dir/kube-proxy.yaml"
 }
 
