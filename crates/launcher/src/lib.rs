@@ -12,16 +12,19 @@
 //! | [`owner`] | the one task that owns the machine's state; decides when the process exits |
 //! | [`server`] | the protocol on the unix socket |
 //! | [`domain`] | deeds and events of the domain; libvirt behind a trait |
+//! | [`guest`] | the guest from inside: its agent |
 //! | [`runtime`] | how libvirt is started, per hypervisor |
 //! | [`prepare`], [`qcow2`] | disks that must exist before the start |
 //! | [`process`] | children and zombies: this process is PID 1 |
 //! | [`logs`] | the hypervisor's output in the pod's log |
 //! | [`capabilities`], [`probe`] | what this node's hypervisors can do, found out once |
+//! | [`screen`] | the guest's screen as PNG |
 //! | [`selftest`] | a tiny domain, timed step by step |
 
 mod addresses;
 pub mod capabilities;
 pub mod domain;
+pub mod guest;
 pub mod lifecycle;
 pub mod logs;
 pub mod owner;
@@ -31,5 +34,6 @@ pub mod process;
 pub mod qcow2;
 pub mod run;
 pub mod runtime;
+pub mod screen;
 pub mod selftest;
 pub mod server;

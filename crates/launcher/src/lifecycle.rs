@@ -18,7 +18,7 @@
 use std::time::Duration;
 
 use ferrovirt_machine::protocol::{
-    ErrorCode, MachinePhase, MachineState, PauseReason, ProtocolError, Request, StopReason,
+    ErrorCode, GuestCall, MachinePhase, MachineState, PauseReason, ProtocolError, Request, StopReason,
 };
 use ferrovirt_machine::spec::MachineSpec;
 use tokio::time::Instant;
@@ -41,6 +41,8 @@ pub enum Verdict {
     Background(Action),
     /// Do this and answer with its result.
     Answer(Action),
+    /// Ask the guest, and answer with what it says.
+    Guest(GuestCall),
     Refused(ProtocolError),
 }
 
@@ -117,6 +119,9 @@ impl Lifecycle {
             (Request::Reset {}, Running | Paused) => Verdict::Answer(Action::Reset),
             (Request::SoftReboot {}, Running) => Verdict::Answer(Action::Reboot),
             (Request::DomainXml {}, Running | Paused | ShuttingDown) => Verdict::Answer(Action::Xml),
+            (Request::Guest { call }, Running | ShuttingDown) => Verdict::Guest(call),
+            // Nobody inside could answer.
+            (Request::Guest { call }, Paused) if !call.needs_agent() => Verdict::Guest(call),
             (Request::Release {}, _) => {
                 self.released = true;
                 Verdict::Done
@@ -126,7 +131,8 @@ impl Lifecycle {
                 | Request::Unpause {}
                 | Request::Reset {}
                 | Request::SoftReboot {}
-                | Request::DomainXml {},
+                | Request::DomainXml {}
+                | Request::Guest { .. },
                 phase,
             ) => conflict(format!("the machine is {}", phase_text(phase))),
         }
@@ -193,6 +199,13 @@ impl Lifecycle {
             DomainEvent::Agent { connected } => {
                 if self.state.agent_connected != connected {
                     self.state.agent_connected = connected;
+                    self.state.guest = None;
+                    self.changed();
+                }
+            }
+            DomainEvent::Guest(facts) => {
+                if self.state.agent_connected && self.state.guest.as_ref() != Some(&*facts) {
+                    self.state.guest = Some(*facts);
                     self.changed();
                 }
             }
@@ -335,6 +348,7 @@ impl Lifecycle {
         self.state.stop_reason = Some(reason);
         self.state.pause_reason = None;
         self.state.agent_connected = false;
+        self.state.guest = None;
         self.state.message = message;
         self.phase(MachinePhase::Stopped);
     }

@@ -190,7 +190,16 @@ impl<B: Backend> Owner<B> {
                 let backend = self.backend.clone();
                 self.tasks.spawn(async move {
                     let result = backend.act(action).await;
-                    let _ = answer.send(result.map_err(|error| failed(chain(&error))));
+                    let _ = answer.send(result.map_err(|error| refusal(&error)));
+                    Done::Answered
+                });
+                return;
+            }
+            Verdict::Guest(call) => {
+                let backend = self.backend.clone();
+                self.tasks.spawn(async move {
+                    let result = backend.guest(call).await;
+                    let _ = answer.send(result.map_err(|error| refusal(&error)));
                     Done::Answered
                 });
                 return;
@@ -266,6 +275,10 @@ async fn sleep_until(at: Option<Instant>) {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
     }
+}
+
+fn refusal(error: &DomainError) -> ProtocolError {
+    ProtocolError { code: error.code(), message: chain(error) }
 }
 
 fn failed(message: String) -> ProtocolError {

@@ -10,7 +10,7 @@ use crate::{event, ffi};
 
 #[derive(Clone)]
 pub struct Domain {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl Domain {
         // SAFETY: `raw` is a live domain; the name belongs to it and is copied.
         let (name, uuid) =
             unsafe { (text(ffi::virDomainGetName(raw.as_ptr())).unwrap_or_default(), event::uuid_of(raw.as_ptr())) };
-        Self { inner: Arc::new(Inner { raw, name, uuid, _connection: connection }) }
+        Self { inner: Arc::new(Inner { raw, name, uuid, connection }) }
     }
 
     pub fn name(&self) -> &str {
@@ -190,12 +190,12 @@ impl ShutdownMode {
     }
 }
 
-struct Inner {
-    raw: NonNull<ffi::VirDomain>,
+pub(crate) struct Inner {
+    pub(crate) raw: NonNull<ffi::VirDomain>,
     name: String,
     uuid: String,
     /// The domain's calls go through its connection.
-    _connection: Arc<Handle>,
+    pub(crate) connection: Arc<Handle>,
 }
 
 // SAFETY: libvirt documents domain objects as usable from any thread; it locks inside.

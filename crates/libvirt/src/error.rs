@@ -47,6 +47,8 @@ pub enum ErrorCode {
     Timeout,
     AgentUnresponsive,
     AgentUnsynced,
+    /// What is needed for the call is not configured in the domain.
+    ArgumentUnsupported,
     Other(i32),
 }
 
@@ -67,6 +69,7 @@ impl ErrorCode {
             55 => Self::OperationInvalid,
             67 => Self::ConfigUnsupported,
             68 => Self::Timeout,
+            74 => Self::ArgumentUnsupported,
             86 => Self::AgentUnresponsive,
             97 => Self::AgentUnsynced,
             other => Self::Other(other),

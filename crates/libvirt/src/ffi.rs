@@ -18,6 +18,48 @@ pub struct VirDomain {
     _private: [u8; 0],
 }
 
+/// A stream of bytes from or to the daemon; libvirt owns what is inside.
+#[repr(C)]
+pub struct VirStream {
+    _private: [u8; 0],
+}
+
+/// `struct _virDomainStatsRecord`: the counters of one domain.
+#[repr(C)]
+pub struct VirDomainStatsRecord {
+    pub dom: *mut VirDomain,
+    pub params: *mut VirTypedParameter,
+    pub nparams: c_int,
+}
+
+/// `struct _virTypedParameter`: a name, and a value whose type `kind` tells.
+#[repr(C)]
+pub struct VirTypedParameter {
+    pub field: [c_char; 80],
+    pub kind: c_int,
+    pub value: VirTypedValue,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union VirTypedValue {
+    pub i: c_int,
+    pub ui: c_uint,
+    pub l: i64,
+    pub ul: u64,
+    pub d: f64,
+    pub b: c_char,
+    pub s: *mut c_char,
+}
+
+pub const PARAM_INT: c_int = 1;
+pub const PARAM_UINT: c_int = 2;
+pub const PARAM_LLONG: c_int = 3;
+pub const PARAM_ULLONG: c_int = 4;
+pub const PARAM_DOUBLE: c_int = 5;
+pub const PARAM_BOOLEAN: c_int = 6;
+pub const PARAM_STRING: c_int = 7;
+
 /// The beginning of `struct _virError`. It is only ever read behind a pointer that libvirt gave us, so the fields after
 /// these three need no declaration.
 #[repr(C)]
@@ -121,6 +163,35 @@ unsafe extern "C" {
     pub fn virDomainGetState(dom: *mut VirDomain, state: *mut c_int, reason: *mut c_int, flags: c_uint) -> c_int;
     pub fn virDomainGetXMLDesc(dom: *mut VirDomain, flags: c_uint) -> *mut c_char;
     pub fn virDomainUndefineFlags(dom: *mut VirDomain, flags: c_uint) -> c_int;
+    pub fn virDomainScreenshot(
+        dom: *mut VirDomain,
+        stream: *mut VirStream,
+        screen: c_uint,
+        flags: c_uint,
+    ) -> *mut c_char;
+    pub fn virDomainListGetStats(
+        doms: *mut *mut VirDomain,
+        stats: c_uint,
+        records: *mut *mut *mut VirDomainStatsRecord,
+        flags: c_uint,
+    ) -> c_int;
+    pub fn virDomainStatsRecordListFree(records: *mut *mut VirDomainStatsRecord);
+
+    pub fn virStreamNew(conn: *mut VirConnect, flags: c_uint) -> *mut VirStream;
+    pub fn virStreamRecv(stream: *mut VirStream, data: *mut c_char, nbytes: usize) -> c_int;
+    pub fn virStreamFinish(stream: *mut VirStream) -> c_int;
+    pub fn virStreamAbort(stream: *mut VirStream) -> c_int;
+    pub fn virStreamFree(stream: *mut VirStream) -> c_int;
+}
+
+#[link(name = "virt-qemu")]
+unsafe extern "C" {
+    pub fn virDomainQemuAgentCommand(
+        dom: *mut VirDomain,
+        command: *const c_char,
+        timeout: c_int,
+        flags: c_uint,
+    ) -> *mut c_char;
 }
 
 unsafe extern "C" {

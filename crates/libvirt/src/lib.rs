@@ -16,8 +16,10 @@ mod domain;
 mod error;
 mod event;
 mod ffi;
+mod inspect;
 
 pub use connection::{Connection, Versions};
 pub use domain::{Domain, DomainState, ShutdownMode, Start};
 pub use error::{Error, ErrorCode, Result};
 pub use event::{Event, EventKind, Events, Lifecycle, StopDetail, SuspendDetail};
+pub use inspect::{Counter, Screenshot};

@@ -18,9 +18,16 @@
 //!                        +--- error ------------------------------------------+
 //! ```
 
+mod guest;
+
 use serde::{Deserialize, Serialize};
 
 use crate::spec::MachineSpec;
+
+pub use guest::{
+    AgentCommand, ExecResult, GuestCall, GuestDisk, GuestFacts, GuestFilesystem, GuestInterface, GuestOs, GuestReport,
+    GuestUser, Secret,
+};
 
 /// The newest protocol version this build speaks.
 pub const VERSION: u32 = 1;
@@ -64,6 +71,11 @@ pub enum Request {
     SoftReboot {},
     /// The domain XML as it runs, for diagnosis.
     DomainXml {},
+    /// Ask the guest, or something about it. Refused with `noAgent` where the guest agent is needed and does not answer.
+    Guest {
+        #[serde(flatten)]
+        call: GuestCall,
+    },
     /// The launcher may exit once the domain has stopped: its state was recorded.
     Release {},
 }
@@ -102,7 +114,11 @@ pub enum ErrorCode {
     BadRequest,
     /// Another machine runs here, or the request does not fit the state.
     Conflict,
-    /// libvirt or the host said no.
+    /// The guest agent is not connected or does not answer.
+    NoAgent,
+    /// The machine is not here.
+    NotHere,
+    /// libvirt, the guest or the host said no.
     Failed,
 }
 
@@ -131,6 +147,9 @@ pub struct MachineState {
     /// True while the guest agent's channel is connected.
     #[serde(default)]
     pub agent_connected: bool,
+    /// What the guest agent told, while it is connected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest: Option<GuestFacts>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]

@@ -4,8 +4,11 @@
 //! and mirrors the machine's state into the instance's status. It alone removes an instance's finalizer, and only after it
 //! saw the launcher's process tree end. It does not know which mode it runs in: the kubelet's directory layout is the same.
 
+mod calls;
 mod disks;
 mod events;
+mod forward;
+mod guest;
 mod host;
 mod instance;
 mod launcher;
@@ -32,7 +35,7 @@ use kube::{
 
 pub use host::{Host, Kvm};
 pub use registry::Agent;
-pub use streams::{Stream, StreamError, StreamKind};
+pub use streams::{Duplex, Stream, StreamError, StreamKind};
 
 /// What an agent must know before it starts.
 #[derive(Debug, Clone)]

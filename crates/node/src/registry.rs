@@ -5,12 +5,14 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use bytes::Bytes;
 use ferrovirt_api::v1::VirtualMachineInstance;
+use ferrovirt_machine::{node_call::NodeCall, protocol::ProtocolError};
 use kube::ResourceExt;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
-use crate::{Context, instance, streams};
+use crate::{Context, calls, instance, streams};
 
 /// A node's agent. Cheap to clone; all clones are the same agent.
 #[derive(Clone)]
@@ -76,6 +78,11 @@ impl Agent {
         self.0.draining.send_replace(true);
         self.0.tasks.close();
         self.0.tasks.wait().await;
+    }
+
+    /// Asks a guest of this node, or something about it; [`NodeCall`] says what the answer is.
+    pub async fn call(&self, vmi: &VirtualMachineInstance, call: &NodeCall) -> Result<Bytes, ProtocolError> {
+        calls::call(&self.0.context, vmi, call).await
     }
 
     /// Opens a stream into a guest of this node.

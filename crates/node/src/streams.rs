@@ -1,18 +1,22 @@
-//! Byte streams into a guest: its serial console and its screen.
+//! Byte streams into a guest: its serial console, its screen, its ports.
 
 use std::{io, path::PathBuf};
 
 use ferrovirt_api::v1::VirtualMachineInstance;
-use tokio::net::UnixStream;
+use ferrovirt_machine::node_call::Protocol;
+use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::{Context, launcher::connect_below, pods};
+use crate::{Context, forward, launcher::connect_below, pods};
 
-pub type Stream = UnixStream;
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+pub type Stream = Box<dyn Duplex>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamKind {
     Serial,
     Vnc,
+    PortForward { port: u16, protocol: Protocol },
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +25,10 @@ pub enum StreamError {
     NotHere,
     #[error("cannot open the guest's {what}")]
     Open { what: &'static str, source: io::Error },
+    #[error("the instance has no address yet")]
+    NoAddress,
+    #[error("cannot reach port {port}/{} of the guest at {address}", protocol.name())]
+    Dial { address: String, port: u16, protocol: Protocol, source: io::Error },
 }
 
 pub(crate) async fn open(
@@ -28,17 +36,26 @@ pub(crate) async fn open(
     vmi: &VirtualMachineInstance,
     kind: StreamKind,
 ) -> Result<Stream, StreamError> {
-    let (file, what) = match kind {
-        StreamKind::Serial => ("virt-serial0", "serial console"),
-        StreamKind::Vnc => ("virt-vnc", "screen"),
-    };
+    match kind {
+        StreamKind::Serial => device(context, vmi, "virt-serial0", "serial console").await,
+        StreamKind::Vnc => device(context, vmi, "virt-vnc", "screen").await,
+        StreamKind::PortForward { port, protocol } => forward::dial(vmi, port, protocol).await,
+    }
+}
+
+async fn device(
+    context: &Context,
+    vmi: &VirtualMachineInstance,
+    file: &str,
+    what: &'static str,
+) -> Result<Stream, StreamError> {
     let uid = vmi.metadata.uid.as_deref().unwrap_or_default();
     let mut last = StreamError::NotHere;
     for pod in pods::here(context, vmi) {
         let directory: PathBuf =
             pods::directory(context, &pod).join("volumes/kubernetes.io~empty-dir/private").join(uid);
         match connect_below(&directory, file).await {
-            Ok(stream) => return Ok(stream),
+            Ok(stream) => return Ok(Box::new(stream)),
             Err(source) => last = StreamError::Open { what, source },
         }
     }

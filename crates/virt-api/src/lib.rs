@@ -20,6 +20,10 @@ use std::{pin::Pin, sync::Arc};
 
 use bytes::Bytes;
 use ferrovirt_api::v1::VirtualMachineInstance;
+use ferrovirt_machine::{
+    node_call::{NodeCall, Protocol},
+    protocol::ProtocolError,
+};
 use futures::future::BoxFuture;
 use http::{Method, Request, Response};
 use http_body_util::combinators::UnsyncBoxBody;
@@ -41,12 +45,20 @@ pub type BoxStream = Pin<Box<dyn Duplex>>;
 pub enum StreamKind {
     Serial,
     Vnc,
+    /// [`Protocol`] says what a stream of each carries.
+    PortForward {
+        port: u16,
+        protocol: Protocol,
+    },
 }
 
 /// Reaches the node that an instance runs on. A stream needs a path of its own: an in-process client has no connection
 /// that could be upgraded.
 pub trait Nodes: Send + Sync + 'static {
     fn open(&self, vmi: VirtualMachineInstance, kind: StreamKind) -> BoxFuture<'static, Result<BoxStream, BoxError>>;
+
+    /// Asks about an instance; [`NodeCall`] says what each answer is.
+    fn call(&self, vmi: VirtualMachineInstance, call: NodeCall) -> BoxFuture<'static, Result<Bytes, ProtocolError>>;
 }
 
 #[derive(Clone)]

@@ -1,12 +1,17 @@
-//! Nodes of a cluster: each has an agent that opens streams into its guests for those who hold our client certificate.
+//! Nodes of a cluster: each has an agent that opens streams into its guests, and answers calls about them, for those who
+//! hold our client certificate.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{future::Future, io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use ferrovirt_api::v1::VirtualMachineInstance;
+use ferrovirt_machine::{
+    node_call::NodeCall,
+    protocol::{ErrorCode, ProtocolError},
+};
 use futures::future::BoxFuture;
 use http::{HeaderValue, Request, StatusCode, header};
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Empty, Full};
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, api::ListParams};
@@ -40,6 +45,10 @@ pub enum RemoteError {
     Address(#[from] http::Error),
     #[error("the node agent refused: {0}")]
     Refused(String),
+    #[error("cannot encode the call")]
+    Encode(#[from] serde_json::Error),
+    #[error(transparent)]
+    Answer(ProtocolError),
 }
 
 pub struct RemoteNodes {
@@ -65,12 +74,34 @@ impl RemoteNodes {
 
 impl Nodes for RemoteNodes {
     fn open(&self, vmi: VirtualMachineInstance, kind: StreamKind) -> BoxFuture<'static, Result<BoxStream, BoxError>> {
+        let connection = self.connection(&vmi);
+        Box::pin(async move { Ok(open(connection.await?, &vmi, kind).await?) })
+    }
+
+    fn call(&self, vmi: VirtualMachineInstance, call: NodeCall) -> BoxFuture<'static, Result<Bytes, ProtocolError>> {
+        let connection = self.connection(&vmi);
+        Box::pin(async move {
+            let failed = |error: RemoteError| match error {
+                RemoteError::Answer(error) => error,
+                error => ProtocolError { code: ErrorCode::Failed, message: chain(&error) },
+            };
+            self::call(connection.await.map_err(failed)?, &vmi, &call).await.map_err(failed)
+        })
+    }
+}
+
+impl RemoteNodes {
+    /// A connection to the agent of the instance's node.
+    fn connection(
+        &self,
+        vmi: &VirtualMachineInstance,
+    ) -> impl Future<Output = Result<tokio_rustls::client::TlsStream<TcpStream>, RemoteError>> + Send + use<> {
         let agents = Api::<Pod>::namespaced(self.client.clone(), &self.namespace);
         let (port, name, tls) = (self.port, self.server_name.clone(), self.tls.borrow().clone());
-        Box::pin(async move {
-            let node = vmi.status.node_name.clone();
+        let node = vmi.status.node_name.clone();
+        async move {
             if node.is_empty() {
-                return Err(RemoteError::NoNode.into());
+                return Err(RemoteError::NoNode);
             }
             let params = ListParams::default().labels(AGENTS).fields(&format!("spec.nodeName={node}"));
             let found = agents.list(&params).await.map_err(RemoteError::Find)?;
@@ -78,10 +109,8 @@ impl Nodes for RemoteNodes {
             let address = running.filter_map(|pod| pod.status?.pod_ip).next();
             let address = address.ok_or_else(|| RemoteError::NoAgent(node.clone()))?;
             let connect = connect(&node, &address, port, name, tls);
-            let stream = tokio::time::timeout(CONNECT_TIMEOUT, connect);
-            let stream = stream.await.map_err(|_| RemoteError::Timeout(node))??;
-            Ok(open(stream, &vmi, kind).await?)
-        })
+            tokio::time::timeout(CONNECT_TIMEOUT, connect).await.map_err(|_| RemoteError::Timeout(node.clone()))?
+        }
     }
 }
 
@@ -107,13 +136,11 @@ where
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(connection)).await?;
     tokio::spawn(connection.with_upgrades());
     let kind = match kind {
-        StreamKind::Serial => "console",
-        StreamKind::Vnc => "vnc",
+        StreamKind::Serial => "console".to_owned(),
+        StreamKind::Vnc => "vnc".to_owned(),
+        StreamKind::PortForward { port, protocol } => format!("portforward/{port}/{}", protocol.name()),
     };
-    let metadata = &vmi.metadata;
-    let (namespace, name) = (metadata.namespace.as_deref().unwrap_or_default(), metadata.name.as_deref());
-    let uid = metadata.uid.as_deref().unwrap_or_default();
-    let request = Request::get(format!("/v1/{namespace}/{}/{uid}/{kind}", name.unwrap_or_default()))
+    let request = Request::get(path(vmi, &kind))
         .header(header::HOST, "virt-handler")
         .header(header::CONNECTION, "upgrade")
         .header(header::UPGRADE, HeaderValue::from_static(PROTOCOL))
@@ -125,4 +152,41 @@ where
     }
     let upgraded = hyper::upgrade::on(response).await?;
     Ok(Box::pin(TokioIo::new(upgraded)))
+}
+
+/// Asks an agent about an instance, over a connection to it.
+pub async fn call<S>(connection: S, vmi: &VirtualMachineInstance, call: &NodeCall) -> Result<Bytes, RemoteError>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
+{
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(connection)).await?;
+    tokio::spawn(connection);
+    let request = Request::post(path(vmi, "call"))
+        .header(header::HOST, "virt-handler")
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(Full::<Bytes>::from(serde_json::to_vec(call)?))?;
+    let response = sender.send_request(request).await?;
+    let code = response.status();
+    let body = response.into_body().collect().await?.to_bytes();
+    if code == StatusCode::OK {
+        return Ok(body);
+    }
+    match serde_json::from_slice::<ProtocolError>(&body) {
+        Ok(error) => Err(RemoteError::Answer(error)),
+        Err(_) => Err(RemoteError::Refused(String::from_utf8_lossy(&body).into_owned())),
+    }
+}
+
+fn path(vmi: &VirtualMachineInstance, what: &str) -> String {
+    let metadata = &vmi.metadata;
+    let [namespace, name, uid] =
+        [&metadata.namespace, &metadata.name, &metadata.uid].map(|part| part.as_deref().unwrap_or_default());
+    format!("/v1/{namespace}/{name}/{uid}/{what}")
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {}", chain(source)),
+        None => error.to_string(),
+    }
 }

@@ -6,6 +6,10 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use ferrovirt_api::v1::VirtualMachineInstance;
+use ferrovirt_machine::{
+    node_call::NodeCall,
+    protocol::{ErrorCode, ProtocolError},
+};
 use ferrovirt_virt_api::{BoxError, BoxStream, FrontProxy, Nodes, StreamKind, Tls, VirtApi, serve};
 use futures::future::BoxFuture;
 use http::{Request, Response, StatusCode};
@@ -27,6 +31,10 @@ struct NoNodes;
 impl Nodes for NoNodes {
     fn open(&self, _: VirtualMachineInstance, _: StreamKind) -> BoxFuture<'static, Result<BoxStream, BoxError>> {
         Box::pin(async { Err("there are no nodes".into()) })
+    }
+
+    fn call(&self, _: VirtualMachineInstance, _: NodeCall) -> BoxFuture<'static, Result<Bytes, ProtocolError>> {
+        Box::pin(async { Err(ProtocolError { code: ErrorCode::NotHere, message: "there are no nodes".into() }) })
     }
 }
 

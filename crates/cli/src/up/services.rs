@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use ferrovirt_api::v1::VirtualMachineInstance;
 use ferrovirt_apiserver::{ApiServer, User};
+use ferrovirt_machine::{node_call::NodeCall, protocol::ProtocolError};
 use ferrovirt_node::Agent;
 use ferrovirt_virt_api::{BoxError, BoxStream, Nodes, StreamKind, VirtApi};
 use futures::future::BoxFuture;
@@ -23,10 +25,18 @@ impl Nodes for ThisNode {
             let kind = match kind {
                 StreamKind::Serial => ferrovirt_node::StreamKind::Serial,
                 StreamKind::Vnc => ferrovirt_node::StreamKind::Vnc,
+                StreamKind::PortForward { port, protocol } => {
+                    ferrovirt_node::StreamKind::PortForward { port, protocol }
+                }
             };
             let stream = agent.open(&vmi, kind).await?;
             Ok(Box::pin(stream) as BoxStream)
         })
+    }
+
+    fn call(&self, vmi: VirtualMachineInstance, call: NodeCall) -> BoxFuture<'static, Result<Bytes, ProtocolError>> {
+        let agent = self.0.clone();
+        Box::pin(async move { agent.call(&vmi, &call).await })
     }
 }
 

@@ -9,19 +9,24 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use ferrovirt_libvirt::{
-    Connection, Domain, DomainState, ErrorCode, EventKind, Events, Lifecycle, ShutdownMode, Start, StopDetail,
+    Connection, Counter, Domain, DomainState, ErrorCode, EventKind, Events, Lifecycle, ShutdownMode, Start, StopDetail,
     SuspendDetail,
 };
-use ferrovirt_machine::protocol::{PauseReason, StopReason};
+use ferrovirt_machine::protocol::{GuestCall, PauseReason, StopReason};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::{Action, Backend, DomainError, DomainEvent, NewDomain, Observed, Started};
 use crate::capabilities::domain_facts;
+use crate::guest;
 use crate::owner::chain;
 use crate::process::Children;
 use crate::runtime::{Daemon, DaemonError, Dirs, LibvirtRuntime};
+use crate::screen;
 
 /// How long a request waits for a daemon that restarts.
 const DAEMON_WAIT: Duration = Duration::from_secs(20);
@@ -39,6 +44,9 @@ pub struct LibvirtBackend {
     name: Arc<Mutex<Option<String>>>,
     pid_dir: PathBuf,
     restart: Arc<Notify>,
+    /// Whether the guest agent's channel is connected.
+    agent: Arc<watch::Sender<bool>>,
+    memory: guest::Memory,
 }
 
 /// The way to the daemon, or why there is none.
@@ -65,7 +73,11 @@ impl LibvirtBackend {
             name: Arc::new(Mutex::new(None)),
             pid_dir: supervisor.runtime.pid_dir(&supervisor.dirs),
             restart: Arc::new(Notify::new()),
+            agent: Arc::new(watch::Sender::new(false)),
+            memory: guest::Memory::default(),
         };
+        let connected = backend.agent.subscribe();
+        tokio::spawn(guest::watch::follow(backend.clone(), backend.memory.clone(), connected, events.clone()));
         tokio::spawn(supervise(supervisor, sender, events, backend.clone()));
         backend
     }
@@ -112,7 +124,8 @@ impl LibvirtBackend {
             Action::Suspend => domain.suspend().await?,
             Action::Resume => domain.resume().await?,
             Action::Reset => domain.reset().await?,
-            Action::Reboot => domain.reboot(ShutdownMode::Acpi).await?,
+            // By the agent where it is connected, else by the power button.
+            Action::Reboot => domain.reboot(ShutdownMode::Any).await?,
             Action::Xml => return Ok(domain.xml_desc().await?),
         }
         Ok(String::new())
@@ -159,6 +172,42 @@ impl Backend for LibvirtBackend {
             }
         }
     }
+
+    async fn guest(&self, call: GuestCall) -> Result<String, DomainError> {
+        match call {
+            GuestCall::Screenshot {} => {
+                let shot = self.domain().await?.screenshot().await?;
+                Ok(STANDARD.encode(screen::png(&shot.mime, shot.bytes)?))
+            }
+            GuestCall::Stats {} => {
+                let counters = self.domain().await?.stats().await?;
+                let counters = counters.into_iter().map(|(name, counter)| (name, json_of(counter)));
+                Ok(Value::Object(counters.collect()).to_string())
+            }
+            call => guest::answer(self, &self.memory, call).await,
+        }
+    }
+}
+
+impl guest::Agent for LibvirtBackend {
+    async fn command(&self, command: Value, patience: Duration) -> Result<Value, DomainError> {
+        if !*self.agent.borrow() {
+            return Err(DomainError::NoAgent);
+        }
+        let answer = self.domain().await?.agent_command(&command.to_string(), patience).await?;
+        let mut answer: Value = serde_json::from_str(&answer).map_err(|error| DomainError::Agent(error.to_string()))?;
+        Ok(answer.get_mut("return").map(Value::take).unwrap_or_default())
+    }
+}
+
+fn json_of(counter: Counter) -> Value {
+    match counter {
+        Counter::Signed(value) => value.into(),
+        Counter::Unsigned(value) => value.into(),
+        Counter::Float(value) => value.into(),
+        Counter::Flag(value) => value.into(),
+        Counter::Text(value) => value.into(),
+    }
 }
 
 async fn supervise(
@@ -183,10 +232,13 @@ async fn supervise(
                     && let Some(observed) = observe(connection, name).await
                 {
                     let _ = events.send(DomainEvent::Observed(observed));
+                    let connected = agent_connected(connection, name).await;
+                    backend.agent.send_replace(connected);
+                    let _ = events.send(DomainEvent::Agent { connected });
                 }
                 tracing::info!(pid = daemon.pid(), "connected to libvirt");
                 link.send_replace(Link::Up(connection));
-                let why = follow(&mut daemon, &mut stream, &events, &backend.restart, found).await;
+                let why = follow(&mut daemon, &mut stream, &events, &backend, found).await;
                 // First of all: ending the subscription asks the daemon, and a hung one would never answer.
                 drop(daemon);
                 tracing::warn!(why, "lost the libvirt daemon");
@@ -219,7 +271,7 @@ async fn follow(
     daemon: &mut Daemon,
     stream: &mut Events,
     events: &mpsc::UnboundedSender<DomainEvent>,
-    restart: &Notify,
+    backend: &LibvirtBackend,
     found: Option<(Connection, String)>,
 ) -> String {
     // A new daemon takes a domain for running until it has tried to reach its process, and finding that gone it sends no
@@ -233,6 +285,11 @@ async fn follow(
             event = stream.next() => match event.map(|event| event.kind) {
                 None | Some(EventKind::Closed) => return "it closed the connection".into(),
                 Some(kind) => {
+                    match kind {
+                        EventKind::Agent { connected } => drop(backend.agent.send_replace(connected)),
+                        EventKind::Lifecycle(Lifecycle::Stopped(_)) => drop(backend.agent.send_replace(false)),
+                        _ => {}
+                    }
                     if let Some(event) = translate(kind) {
                         let _ = events.send(event);
                     }
@@ -249,9 +306,18 @@ async fn follow(
                     let _ = events.send(DomainEvent::Observed(stopped));
                 }
             }
-            () = restart.notified() => return "it does not answer".into(),
+            () = backend.restart.notified() => return "it does not answer".into(),
         }
     }
+}
+
+/// A new daemon may have connected to the agent before anybody listened.
+async fn agent_connected(connection: &Connection, name: &str) -> bool {
+    let xml = match connection.domain_by_name(name).await {
+        Ok(domain) => domain.xml_desc().await,
+        Err(error) => Err(error),
+    };
+    xml.is_ok_and(|xml| xml.contains("name='org.qemu.guest_agent.0' state='connected'"))
 }
 
 async fn observe(connection: &Connection, name: &str) -> Option<Observed> {

@@ -6,7 +6,8 @@ pub mod libvirt;
 
 use std::future::Future;
 
-use ferrovirt_machine::protocol::{PauseReason, StopReason};
+use ferrovirt_libvirt::ErrorCode as LibvirtCode;
+use ferrovirt_machine::protocol::{ErrorCode, GuestCall, GuestFacts, PauseReason, StopReason};
 
 /// Carries out what `lifecycle` decided. Clones share one domain.
 pub trait Backend: Clone + Send + Sync + 'static {
@@ -15,6 +16,9 @@ pub trait Backend: Clone + Send + Sync + 'static {
 
     /// The text is empty but for [`Action::Xml`].
     fn act(&self, action: Action) -> impl Future<Output = Result<String, DomainError>> + Send;
+
+    /// The text is what [`GuestCall`] says of each call.
+    fn guest(&self, call: GuestCall) -> impl Future<Output = Result<String, DomainError>> + Send;
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +63,8 @@ pub enum DomainEvent {
     Agent {
         connected: bool,
     },
+    /// What the guest agent tells now.
+    Guest(Box<GuestFacts>),
     /// The daemon died; the hypervisor goes on. `Observed` follows when a new daemon has found the domain.
     DaemonLost(String),
     Observed(Observed),
@@ -80,4 +86,28 @@ pub enum DomainError {
     NoDaemon(String),
     #[error("there is no domain yet")]
     NoDomain,
+    #[error("the guest agent is not connected")]
+    NoAgent,
+    #[error("the guest agent cannot do that: {0}")]
+    Agent(String),
+    #[error("{command} did not end within {seconds} s in the guest")]
+    ExecTimeout { command: String, seconds: u64 },
+    #[error("cannot show the screen")]
+    Screen(#[from] crate::screen::ScreenError),
+}
+
+impl DomainError {
+    /// True if the guest agent is not there or does not answer, as against answering no.
+    pub fn agent_is_silent(&self) -> bool {
+        let silent = [LibvirtCode::AgentUnresponsive, LibvirtCode::AgentUnsynced, LibvirtCode::ArgumentUnsupported];
+        match self {
+            Self::NoAgent => true,
+            Self::Libvirt(error) => error.code().is_some_and(|code| silent.contains(&code)),
+            _ => false,
+        }
+    }
+
+    pub fn code(&self) -> ErrorCode {
+        if self.agent_is_silent() { ErrorCode::NoAgent } else { ErrorCode::Failed }
+    }
 }

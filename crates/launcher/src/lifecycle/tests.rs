@@ -39,6 +39,7 @@ fn check(steps: Vec<(In, &str)>) -> Lifecycle {
                 Verdict::Start(_) => "start".into(),
                 Verdict::Background(action) => format!("background {action:?}"),
                 Verdict::Answer(action) => format!("answer {action:?}"),
+                Verdict::Guest(_) => "guest".into(),
                 Verdict::Refused(error) => format!("{:?}", error.code),
             },
             In::Started(paused) => action(lifecycle.started(Ok(Started { paused, ..Started::default() }), now)),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ferrovirt_launcher::domain::{Action, Backend, DomainError, NewDomain, Started};
-use ferrovirt_machine::protocol::{MachineState, ServerFrame, VERSION, decode, encode};
+use ferrovirt_machine::protocol::{GuestCall, MachineState, ServerFrame, VERSION, decode, encode};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -124,6 +124,13 @@ impl Backend for FakeDomain {
             Action::Xml => Ok("<domain/>".into()),
             Action::Reset => Err(DomainError::NoDaemon("it restarts".into())),
             _ => Ok(String::new()),
+        }
+    }
+
+    async fn guest(&self, call: GuestCall) -> Result<String, DomainError> {
+        match call {
+            GuestCall::Stats {} => Ok(r#"{"cpu.time":1}"#.into()),
+            _ => Err(DomainError::NoAgent),
         }
     }
 }

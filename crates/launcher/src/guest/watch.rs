@@ -1,0 +1,45 @@
+//! Keeps what is known of the guest current: asks its agent when it connects, soon again while the guest comes up, and
+//! now and then afterwards.
+
+use std::time::Duration;
+
+use ferrovirt_machine::protocol::GuestFacts;
+use tokio::sync::{mpsc, watch};
+
+use super::{Agent, Memory, report};
+use crate::domain::DomainEvent;
+
+const FIRST: Duration = Duration::from_secs(2);
+const MOST: Duration = Duration::from_secs(30);
+
+/// Runs until the receiver of its events is gone.
+pub async fn follow<A: Agent>(
+    agent: A,
+    memory: Memory,
+    mut connected: watch::Receiver<bool>,
+    events: mpsc::UnboundedSender<DomainEvent>,
+) {
+    let mut known = GuestFacts::default();
+    loop {
+        if connected.wait_for(|connected| *connected).await.is_err() {
+            return;
+        }
+        let mut pause = FIRST;
+        while *connected.borrow_and_update() {
+            if let Ok(facts) = report::facts(&agent).await
+                && *connected.borrow()
+            {
+                // A frozen guest tells nothing else; what was known still holds.
+                known = if facts.frozen { GuestFacts { frozen: true, ..known } } else { facts };
+                if events.send(DomainEvent::Guest(Box::new(known.clone()))).is_err() {
+                    return;
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(MOST),
+                () = memory.changed.notified() => pause = FIRST,
+                changed = connected.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+}
