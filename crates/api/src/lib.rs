@@ -3,6 +3,7 @@
 //! Pure: no I/O, no clock, no randomness, no Kubernetes client. See docs/ARCHITECTURE.md.
 
 pub mod cdi;
+mod chain;
 mod crds;
 mod go;
 mod kind;
@@ -10,5 +11,6 @@ pub mod names;
 pub mod quantity;
 pub mod v1;
 
+pub use chain::chain;
 pub use crds::crds;
 pub use quantity::Quantity;

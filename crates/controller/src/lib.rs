@@ -6,6 +6,7 @@
 
 mod cluster;
 mod notes;
+mod storage;
 mod vm;
 mod vmi;
 

@@ -12,6 +12,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ferrovirt_machine::chain;
 use ferrovirt_machine::protocol::{ErrorCode, MachineState, ProtocolError, Request};
 use ferrovirt_machine::spec::{MachineSpec, SPEC_VERSION};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -283,20 +284,4 @@ fn refusal(error: &DomainError) -> ProtocolError {
 
 fn failed(message: String) -> ProtocolError {
     ProtocolError { code: ErrorCode::Failed, message }
-}
-
-/// An error with its causes in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        // A transparent wrapper repeats its cause.
-        if !text.ends_with(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
 }

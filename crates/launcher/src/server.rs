@@ -118,7 +118,7 @@ async fn read_all(
         let frame = match protocol::decode::<ClientFrame>(&body) {
             Ok(frame) => frame,
             Err(error) => {
-                let text = crate::owner::chain(&error);
+                let text = ferrovirt_machine::chain(&error);
                 reply(outgoing, id_of(&body), Err(refusal(ErrorCode::BadRequest, text)), None).await;
                 continue;
             }

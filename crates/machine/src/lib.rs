@@ -11,3 +11,5 @@ pub mod overhead;
 pub mod protocol;
 pub mod spec;
 pub mod xml;
+
+pub use ferrovirt_api::chain;

@@ -372,7 +372,7 @@ impl Worker {
 
     /// Tells the user why the pod does not get on.
     async fn complain(&self, error: &WorkError) {
-        let text = chain(error);
+        let text = ferrovirt_api::chain(error);
         tracing::warn!(uid = self.uid, error = text, "the pod does not get on");
         let Some(pod) = self.object.borrow().clone() else {
             return;
@@ -444,16 +444,6 @@ fn host_resolv_conf() -> String {
     let text = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     if text.contains("nameserver 127.0.0.53") {
         return fs::read_to_string("/run/systemd/resolve/resolv.conf").unwrap_or(text);
-    }
-    text
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        text = format!("{text}: {inner}");
-        source = inner.source();
     }
     text
 }

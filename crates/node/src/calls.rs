@@ -2,17 +2,13 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use ferrovirt_api::v1::VirtualMachineInstance;
+use ferrovirt_api::{chain, v1::VirtualMachineInstance};
 use ferrovirt_machine::{
     node_call::NodeCall,
     protocol::{ErrorCode, GuestReport, ProtocolError},
 };
 
-use crate::{
-    Context, guest,
-    launcher::{Launcher, LauncherError},
-    pods,
-};
+use crate::{Context, guest, launcher::LauncherError, pods};
 
 pub(crate) async fn call(
     context: &Context,
@@ -21,7 +17,7 @@ pub(crate) async fn call(
 ) -> Result<Bytes, ProtocolError> {
     let mut last = refusal(ErrorCode::NotHere, "the instance does not run on this node");
     for pod in pods::here(context, vmi) {
-        let launcher = match Launcher::connect(&pods::sockets(context, &pod)).await {
+        let launcher = match context.ground.connect(&pod).await {
             Ok(launcher) => launcher,
             Err(error) => {
                 last = refusal(ErrorCode::NotHere, &chain(&error));
@@ -58,11 +54,4 @@ fn shape(call: &NodeCall, text: String) -> Result<Bytes, ProtocolError> {
 
 fn refusal(code: ErrorCode, message: &str) -> ProtocolError {
     ProtocolError { code, message: message.to_owned() }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {}", chain(source)),
-        None => error.to_string(),
-    }
 }

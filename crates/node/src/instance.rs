@@ -13,7 +13,7 @@
 use std::{sync::Arc, time::Duration};
 
 use ferrovirt_api::{
-    names,
+    chain, names,
     v1::{
         VirtualMachineInstance,
         values::{virtual_machine_instance_condition_type as condition, virtual_machine_instance_phase as phase},
@@ -34,7 +34,7 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use crate::{
-    Context, disks,
+    Context, bare, disks,
     host::Kvm,
     launcher::{Launcher, LauncherError},
     network::{self, Attached},
@@ -132,16 +132,6 @@ async fn release(context: &Context, vmi: &VirtualMachineInstance) -> Result<(), 
     }
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(next) = source {
-        text = format!("{text}: {next}");
-        source = next.source();
-    }
-    text
-}
-
 enum Found {
     Launcher(Launcher),
     /// It is proven that nothing of the instance runs here any more.
@@ -153,8 +143,8 @@ async fn seek(context: &Context, vmi: &VirtualMachineInstance, ask: bool) -> Fou
     let mut unknown = 0;
     let mut end = None;
     for pod in pods::here(context, vmi) {
-        let gone = !pods::directory(context, &pod).exists();
-        if !gone && let Ok(launcher) = Launcher::connect(&pods::sockets(context, &pod)).await {
+        let gone = !context.ground.has_pod(&pod);
+        if !gone && let Ok(launcher) = context.ground.connect(&pod).await {
             return Found::Launcher(launcher);
         }
         if !gone && !ask {
@@ -293,8 +283,13 @@ enum Failure {
 }
 
 async fn prepare(context: &Context, launcher: &Launcher, vmi: &VirtualMachineInstance) -> Result<Ready, Failure> {
-    let networks = network::attach(vmi, launcher.pid()).await?;
-    let container_disks = disks::container_disks(vmi, launcher.pid()).map_err(Failure::Refused)?;
+    let Some(pid) = launcher.pid() else {
+        let arch = Arch::parse(context.host.arch).unwrap_or_default();
+        let spec = bare::spec(vmi, arch).map_err(Failure::Refused)?;
+        return hand_over(context, launcher, vmi, Ready { spec, networks: vec![], emulation: None }).await;
+    };
+    let networks = network::attach(vmi, pid).await?;
+    let container_disks = disks::container_disks(vmi, pid).map_err(Failure::Refused)?;
     let mut convert = ConvertContext {
         arch: Arch::parse(context.host.arch).unwrap_or_default(),
         allow_emulation: context.allow_emulation(),
@@ -321,11 +316,20 @@ async fn prepare(context: &Context, launcher: &Launcher, vmi: &VirtualMachineIns
         (Kvm::Unusable(why), Acceleration::Emulation) => Some(why.clone()),
         _ => None,
     };
-    launcher.sync(spec.clone()).await?;
+    hand_over(context, launcher, vmi, Ready { spec, networks, emulation }).await
+}
+
+async fn hand_over(
+    context: &Context,
+    launcher: &Launcher,
+    vmi: &VirtualMachineInstance,
+    ready: Ready,
+) -> Result<Ready, Failure> {
+    launcher.sync(ready.spec.clone()).await?;
     if vmi.status.phase != phase::RUNNING {
         context.events.created(vmi).await;
     }
-    Ok(Ready { spec, networks, emulation })
+    Ok(ready)
 }
 
 async fn mirror(

@@ -16,11 +16,8 @@ use ferrovirt_machine::{
     spec::MachineSpec,
 };
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, unix::AsyncFd},
-    net::{
-        UnixStream,
-        unix::{OwnedReadHalf, OwnedWriteHalf},
-    },
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, unix::AsyncFd},
+    net::UnixStream,
     sync::{mpsc, oneshot, watch},
 };
 
@@ -42,8 +39,17 @@ pub enum LauncherError {
 pub struct Launcher {
     requests: mpsc::Sender<Call>,
     state: watch::Receiver<MachineState>,
-    pid: i32,
-    process: AsyncFd<OwnedFd>,
+    process: Process,
+}
+
+/// What proves a launcher's end.
+enum Process {
+    Real {
+        pid: i32,
+        handle: AsyncFd<OwnedFd>,
+    },
+    /// It has no process of its own; whoever runs it says when it ended.
+    Told(watch::Receiver<bool>),
 }
 
 struct Call {
@@ -67,25 +73,44 @@ impl Launcher {
         let pid = credentials
             .pid()
             .ok_or_else(|| LauncherError::Process(io::Error::other("the peer has no process id here")))?;
-        let process = open_process(pid).map_err(LauncherError::Process)?;
-
+        let handle = open_process(pid).map_err(LauncherError::Process)?;
         let (reader, writer) = stream.into_split();
+        Self::greet(reader, writer, Process::Real { pid, handle }).await
+    }
+
+    /// Speaks to a launcher inside this process. `ended` turns true when it has ended, which is all the proof there is.
+    pub async fn inside(
+        stream: impl AsyncRead + AsyncWrite + Send + 'static,
+        ended: watch::Receiver<bool>,
+    ) -> Result<Self, LauncherError> {
+        let (reader, writer) = tokio::io::split(stream);
+        Self::greet(reader, writer, Process::Told(ended)).await
+    }
+
+    async fn greet(
+        reader: impl AsyncRead + Send + Unpin + 'static,
+        writer: impl AsyncWrite + Send + Unpin + 'static,
+        process: Process,
+    ) -> Result<Self, LauncherError> {
         let (requests, queue) = mpsc::channel(16);
         let (state_sender, state) = watch::channel(MachineState::default());
         let pending = Pending::default();
         tokio::spawn(write_requests(writer, queue, pending.clone()));
         tokio::spawn(read_frames(reader, state_sender, pending));
 
-        let mut launcher = Self { requests, state, pid, process };
+        let mut launcher = Self { requests, state, process };
         launcher.call(Request::Hello { min_version: protocol::MIN_VERSION, max_version: protocol::VERSION }).await?;
         launcher.state.mark_unchanged();
         launcher.call(Request::Subscribe {}).await?;
         Ok(launcher)
     }
 
-    /// The launcher's process id in our PID namespace.
-    pub fn pid(&self) -> i32 {
-        self.pid
+    /// The launcher's process id in our PID namespace, if it has a process.
+    pub fn pid(&self) -> Option<i32> {
+        match self.process {
+            Process::Real { pid, .. } => Some(pid),
+            Process::Told(_) => None,
+        }
     }
 
     /// The state as the launcher reports it; the channel closes with the connection.
@@ -104,7 +129,10 @@ impl Launcher {
     /// Waits until the launcher and with it every process of the VM has ended.
     pub async fn gone(&self) {
         // An error here means that the runtime is shutting down, and then nobody waits for the answer.
-        let _ = self.process.readable().await;
+        match &self.process {
+            Process::Real { handle, .. } => drop(handle.readable().await),
+            Process::Told(ended) => drop(ended.clone().wait_for(|ended| *ended).await),
+        }
     }
 
     async fn call(&self, request: Request) -> Result<Reply, LauncherError> {
@@ -132,7 +160,7 @@ fn open_process(pid: i32) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(handle, tokio::io::Interest::READABLE)
 }
 
-async fn write_requests(mut writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Call>, pending: Pending) {
+async fn write_requests(mut writer: impl AsyncWrite + Unpin, mut queue: mpsc::Receiver<Call>, pending: Pending) {
     let mut next_id = 1u64;
     while let Some(Call { request, reply }) = queue.recv().await {
         let id = next_id;
@@ -153,7 +181,7 @@ async fn write_requests(mut writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Ca
     }
 }
 
-async fn read_frames(mut reader: OwnedReadHalf, state: watch::Sender<MachineState>, pending: Pending) {
+async fn read_frames(mut reader: impl AsyncRead + Unpin, state: watch::Sender<MachineState>, pending: Pending) {
     loop {
         let frame = match read_frame(&mut reader).await {
             Ok(frame) => frame,
@@ -183,7 +211,7 @@ async fn read_frames(mut reader: OwnedReadHalf, state: watch::Sender<MachineStat
     }
 }
 
-async fn read_frame(reader: &mut OwnedReadHalf) -> io::Result<ServerFrame> {
+async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<ServerFrame> {
     let mut prefix = [0u8; 4];
     reader.read_exact(&mut prefix).await?;
     let length = protocol::frame_length(prefix).map_err(io::Error::other)?;

@@ -4,10 +4,12 @@
 //! and mirrors the machine's state into the instance's status. It alone removes an instance's finalizer, and only after it
 //! saw the launcher's process tree end. It does not know which mode it runs in: the kubelet's directory layout is the same.
 
+mod bare;
 mod calls;
 mod disks;
 mod events;
 mod forward;
+mod ground;
 mod guest;
 mod host;
 mod instance;
@@ -33,7 +35,9 @@ use kube::{
     runtime::{WatchStreamExt, reflector, watcher},
 };
 
+pub use ground::Ground;
 pub use host::{Host, Kvm};
+pub use launcher::{Launcher, LauncherError};
 pub use registry::Agent;
 pub use streams::{Duplex, Stream, StreamError, StreamKind};
 
@@ -62,6 +66,7 @@ pub(crate) struct Context {
     pub host: Host,
     pub kubevirts: reflector::Store<KubeVirt>,
     pub events: events::Events,
+    pub ground: Arc<dyn Ground>,
 }
 
 impl Context {
@@ -74,6 +79,12 @@ impl Context {
 
 /// Makes an agent; [`Agent::run`] drives it.
 pub fn agent(client: Client, config: Config) -> Agent {
+    let ground = ground::Kubelet { root: config.kubelet_root.clone() };
+    agent_on(client, config, Arc::new(ground))
+}
+
+/// The same for pods that are found in another way.
+pub fn agent_on(client: Client, config: Config, ground: Arc<dyn Ground>) -> Agent {
     let (kubevirts, writer) = reflector::store();
     let stream = watcher(Api::<KubeVirt>::all(client.clone()), watcher::Config::default());
     tokio::spawn(reflector(writer, stream.default_backoff()).for_each(|_| async {}));
@@ -82,7 +93,7 @@ pub fn agent(client: Client, config: Config) -> Agent {
     if let Some(why) = config.kvm_withheld {
         host.withhold_kvm(why);
     }
-    Agent::new(Arc::new(Context { client, config, host, kubevirts, events }))
+    Agent::new(Arc::new(Context { client, config, host, kubevirts, events, ground }))
 }
 
 impl Agent {

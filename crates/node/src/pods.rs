@@ -8,11 +8,6 @@ use kube::{Api, api::ListParams};
 
 use crate::Context;
 
-/// Where a pod of this node keeps its sockets.
-pub(crate) fn sockets(context: &Context, pod_uid: &str) -> PathBuf {
-    directory(context, pod_uid).join("volumes/kubernetes.io~empty-dir/sockets")
-}
-
 /// A kubelet removes this directory only after the pod's containers are gone.
 pub(crate) fn directory(context: &Context, pod_uid: &str) -> PathBuf {
     context.config.kubelet_root.join("pods").join(pod_uid)

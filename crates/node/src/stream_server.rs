@@ -9,7 +9,7 @@
 use std::{future::Future, io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use ferrovirt_api::v1::VirtualMachineInstance;
+use ferrovirt_api::{chain, v1::VirtualMachineInstance};
 use ferrovirt_machine::{
     node_call::{NodeCall, Protocol},
     protocol::{ErrorCode, MAX_FRAME, ProtocolError},
@@ -205,13 +205,6 @@ fn refuse(code: StatusCode, message: &str) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::from(message.to_owned()));
     *response.status_mut() = code;
     response
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {}", chain(source)),
-        None => error.to_string(),
-    }
 }
 
 #[cfg(test)]

@@ -32,6 +32,12 @@ pub fn stable_mac(uid: &str, interface: &str) -> String {
     format!("02:{:02x}:{:02x}:{:02x}:{:02x}:{:02x}", b[0], b[1], b[2], b[3], b[4])
 }
 
+/// A number below `bound` that follows from a uid, to spread out what would otherwise happen at once.
+pub fn stable_fraction(uid: &str, bound: i64) -> i64 {
+    let [a, b, c, d, ..] = digest(uid, "spread");
+    i64::from(u32::from_be_bytes([a, b, c, d])) % bound.max(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,8 +6,12 @@ pub mod conditions;
 pub mod identity;
 pub mod network;
 pub mod pod;
+pub mod storage;
+pub mod unsupported;
 pub mod vm;
+pub mod vm_instance;
 pub mod vm_status;
+mod vm_volumes;
 pub mod vmi;
 
 /// What a controller tells people about an object, as an Event.

@@ -17,11 +17,11 @@ use std::time::Duration;
 use ferrovirt_api::{
     names,
     v1::{
-        VirtualMachine, VirtualMachineInstance, VirtualMachineStartFailure, VirtualMachineStateChangeRequest,
-        VirtualMachineStatus,
+        VirtualMachine, VirtualMachineInstance, VirtualMachineSpec, VirtualMachineStartFailure,
+        VirtualMachineStateChangeRequest, VirtualMachineStatus,
         values::{
             state_change_request_action as request, virtual_machine_instance_phase as phase,
-            virtual_machine_run_strategy as strategy,
+            virtual_machine_printable_status as printable, virtual_machine_run_strategy as strategy,
         },
     },
 };
@@ -30,17 +30,26 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::{
     Note,
-    identity::{stable_mac, stable_uuid},
-    vm_status,
+    identity::stable_fraction,
+    storage::{Storage, Waiting},
+    unsupported,
+    vm_instance::{self, owner_reference},
+    vm_status::{self, Failure},
+    vm_volumes,
 };
 
-/// First delay after a failed start; it doubles with every further one.
+/// Delay after the first failed start; it grows with the square of the number of failures, as upstream's does.
 const BACK_OFF_START: i64 = 10;
 const BACK_OFF_MAX: i64 = 300;
+/// Between two looks at what a VM waits for.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 pub struct Observed<'a> {
     pub vm: &'a VirtualMachine,
     pub vmi: Option<&'a VirtualMachineInstance>,
+    /// The specification that the instance was made from, if its revision was found.
+    pub started_from: Option<&'a VirtualMachineSpec>,
+    pub storage: &'a Storage,
     pub now: Timestamp,
 }
 
@@ -57,7 +66,11 @@ pub struct Plan {
 pub enum Action {
     AddFinalizer,
     RemoveFinalizer,
+    /// Make the instance, after the revision that remembers what it is made from.
     Create(Box<VirtualMachineInstance>),
+    CreateDataVolume(Box<serde_json::Value>),
+    /// Tell the instance that it is as the VM's present generation wants it.
+    SetGeneration(i64),
     Delete {
         uid: String,
     },
@@ -111,12 +124,13 @@ enum Step {
 }
 
 pub fn plan(observed: &Observed<'_>) -> Plan {
-    let Observed { vm, vmi, now } = *observed;
-    let time = Time(now);
+    let Observed { vm, vmi, storage, now, .. } = *observed;
     let mut status = vm.status.clone();
     let mut plan = Plan { actions: vec![], status: VirtualMachineStatus::default(), notes: vec![], requeue: None };
     let strategy = RunStrategy::of(vm);
     let vmi = vmi.filter(|vmi| is_ours(vm, vmi) || may_adopt(vmi));
+    let mut waiting = None;
+    let mut failure = None;
 
     if vm.metadata.deletion_timestamp.is_some() {
         delete_everything(vm, vmi, &mut plan);
@@ -126,14 +140,27 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
         plan.actions.push(Action::Adopt { uid: uid(orphan), owner: owner_reference(vm) });
     } else {
         note_start_failure(&mut status, vmi, now);
-        match decide(vm, vmi, &status, strategy) {
-            Step::Start => match back_off(&status, now) {
-                Some(wait) => plan.requeue = Some(wait),
-                None => {
-                    status.state_change_requests.retain(|r| r.action != request::START);
-                    plan.actions.push(Action::Create(Box::new(build_instance(vm))));
+        let step = decide(vm, vmi, &status, strategy);
+        let lacking = unsupported::fields(vm);
+        if lacking.is_empty() {
+            let volumes = vm_volumes::missing(vm, storage, step == Step::Start);
+            plan.actions.extend(volumes.into_iter().map(|volume| Action::CreateDataVolume(Box::new(volume))));
+        } else {
+            failure = Some(Failure { reason: "FeatureNotSupported", message: unsupported::describe(&lacking) });
+        }
+        waiting = vm_volumes::obstacle(vm, storage);
+        let mut held = false;
+        match step {
+            Step::Start => {
+                let wait = back_off(&status, now);
+                held = failure.is_some() || waiting.is_some() || wait.is_some();
+                match wait {
+                    Some(wait) => plan.requeue = Some(wait),
+                    None if waiting.is_some() => plan.requeue = Some(LOOK_AGAIN),
+                    None if held => {}
+                    None => start(vm, &mut status, &mut plan),
                 }
-            },
+            }
             Step::Stop => delete_instance(vmi, &mut plan),
             Step::Replace => {
                 if !status.state_change_requests.iter().any(|r| r.action == request::START) {
@@ -146,12 +173,44 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
             Step::Nothing => {}
         }
         forget_done_requests(&mut status, vmi);
-        status.run_strategy = strategy.as_str().into();
+        // A first start that is still to come must be recognised as such later.
+        if !held {
+            status.run_strategy = strategy.as_str().into();
+        }
     }
 
-    vm_status::fill(&mut status, vm, vmi, strategy, now, &time);
+    note_failure(vm, failure.as_ref(), waiting.as_ref(), &mut plan);
+    let shown = vm_status::Shown { observed, vmi, strategy, waiting, failure, creating: creates(&plan) };
+    if vm_status::fill(&mut status, &shown) {
+        plan.actions.push(Action::SetGeneration(vm.metadata.generation.unwrap_or_default()));
+    }
     plan.status = status;
     plan
+}
+
+fn start(vm: &VirtualMachine, status: &mut VirtualMachineStatus, plan: &mut Plan) {
+    let asked = status.state_change_requests.iter().find(|r| r.action == request::START);
+    let paused = asked.is_some_and(|r| vm_instance::asks_for_paused(&r.data));
+    status.state_change_requests.retain(|r| r.action != request::START);
+    plan.actions.push(Action::Create(Box::new(vm_instance::build(vm, paused))));
+}
+
+fn creates(plan: &Plan) -> bool {
+    plan.actions.iter().any(|action| matches!(action, Action::Create(_)))
+}
+
+/// Says once, as an event, what the condition goes on saying.
+fn note_failure(vm: &VirtualMachine, failure: Option<&Failure>, waiting: Option<&Waiting>, plan: &mut Plan) {
+    if let Some(failure) = failure
+        && !vm_status::shows(vm, failure)
+    {
+        plan.notes.push(Note::warning("FailedCreate", failure.message.clone()));
+    }
+    if let Some(Waiting::Failed(why)) = waiting
+        && vm.status.printable_status != printable::DATA_VOLUME_ERROR
+    {
+        plan.notes.push(Note::warning("FailedDataVolumeImport", why.clone()));
+    }
 }
 
 fn decide(
@@ -241,8 +300,11 @@ fn note_start_failure(status: &mut VirtualMachineStatus, vmi: Option<&VirtualMac
     }
     failure.last_failed_vmiuid = uid(vmi);
     failure.consecutive_fail_count += 1;
-    let exponent = u32::try_from(failure.consecutive_fail_count - 1).unwrap_or(0).min(10);
-    let seconds = (BACK_OFF_START << exponent).min(BACK_OFF_MAX);
+    let count = failure.consecutive_fail_count.min(BACK_OFF_MAX);
+    let delay = BACK_OFF_START * count * count;
+    // Many VMs that failed together do not come back together.
+    let spread = stable_fraction(&uid(vmi), delay / 2 + 1);
+    let seconds = (delay + spread).min(BACK_OFF_MAX);
     failure.retry_after_timestamp = now.checked_add(SignedDuration::from_secs(seconds)).ok().map(Time);
 }
 
@@ -250,49 +312,6 @@ fn note_start_failure(status: &mut VirtualMachineStatus, vmi: Option<&VirtualMac
 pub(crate) fn back_off(status: &VirtualMachineStatus, now: Timestamp) -> Option<Duration> {
     let retry = status.start_failure.as_ref()?.retry_after_timestamp.as_ref()?;
     Duration::try_from(retry.0.duration_since(now)).ok().filter(|wait| !wait.is_zero())
-}
-
-fn build_instance(vm: &VirtualMachine) -> VirtualMachineInstance {
-    let name = vm.metadata.name.clone().unwrap_or_default();
-    let vm_uid = vm.metadata.uid.clone().unwrap_or_default();
-    let template = vm.spec.template.clone().unwrap_or_default();
-    let mut vmi = VirtualMachineInstance { spec: template.spec, ..Default::default() };
-    let metadata = &mut vmi.metadata;
-    metadata.name = Some(name.clone());
-    metadata.namespace = vm.metadata.namespace.clone();
-    let mut labels = template.metadata.labels.unwrap_or_default();
-    labels.insert(names::DEPRECATED_VIRTUAL_MACHINE_NAME_LABEL.into(), name);
-    metadata.labels = Some(labels);
-    let mut annotations = template.metadata.annotations.unwrap_or_default();
-    let generation = vm.metadata.generation.unwrap_or_default();
-    annotations.insert(names::VIRTUAL_MACHINE_GENERATION_ANNOTATION.into(), generation.to_string());
-    metadata.annotations = Some(annotations);
-    metadata.finalizers = Some(vec![names::VIRTUAL_MACHINE_INSTANCE_FINALIZER.into()]);
-    metadata.owner_references = Some(vec![owner_reference(vm)]);
-
-    // Licences bind to these: they must stay the same over restarts without the owner having to write them down.
-    let firmware = vmi.spec.domain.firmware.get_or_insert_default();
-    if firmware.uuid.is_empty() {
-        firmware.uuid = stable_uuid(&vm_uid, "firmware");
-    }
-    crate::network::add_default(&mut vmi.spec);
-    for interface in &mut vmi.spec.domain.devices.interfaces {
-        if interface.mac_address.is_empty() {
-            interface.mac_address = stable_mac(&vm_uid, &interface.name);
-        }
-    }
-    vmi
-}
-
-fn owner_reference(vm: &VirtualMachine) -> OwnerReference {
-    OwnerReference {
-        api_version: "kubevirt.io/v1".into(),
-        kind: "VirtualMachine".into(),
-        name: vm.metadata.name.clone().unwrap_or_default(),
-        uid: vm.metadata.uid.clone().unwrap_or_default(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-    }
 }
 
 fn is_ours(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> bool {

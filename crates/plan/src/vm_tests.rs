@@ -36,7 +36,15 @@ fn vmi(of: &VirtualMachine, phase: &str) -> VirtualMachineInstance {
 
 /// What the plan does, in a word each, and the status it shows.
 fn check(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, expected: &str) {
-    let plan = plan(&Observed { vm, vmi, now: now() });
+    check_with(vm, vmi, &Storage::default(), expected);
+}
+
+fn plan_at(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, now: Timestamp) -> Plan {
+    plan(&Observed { vm, vmi, started_from: None, storage: &Storage::default(), now })
+}
+
+fn check_with(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, storage: &Storage, expected: &str) {
+    let plan = plan(&Observed { vm, vmi, started_from: None, storage, now: now() });
     let mut words: Vec<String> = plan
         .actions
         .iter()
@@ -46,6 +54,8 @@ fn check(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, expected: &s
             Action::Create(_) => "create".into(),
             Action::Delete { uid } => format!("delete({uid})"),
             Action::Adopt { .. } => "adopt".into(),
+            Action::CreateDataVolume(volume) => format!("volume({})", volume["metadata"]["name"]),
+            Action::SetGeneration(generation) => format!("generation({generation})"),
         })
         .collect();
     words.push(plan.status.printable_status.clone());
@@ -65,10 +75,10 @@ fn run_strategies_without_an_instance() {
     check(&vm(json!({ "running": false })), None, "Stopped");
     check(&vm(json!({ "runStrategy": "Halted" })), None, "Stopped");
     check(&vm(json!({ "runStrategy": "Manual" })), None, "Stopped");
-    check(&vm(json!({ "runStrategy": "Once" })), None, "create Stopped");
+    check(&vm(json!({ "runStrategy": "Once" })), None, "create Starting");
     let mut manual = vm(json!({ "runStrategy": "Manual" }));
     manual.status.state_change_requests = serde_json::from_value(json!([{ "action": "Start" }])).unwrap();
-    check(&manual, None, "create Stopped");
+    check(&manual, None, "create Starting");
     let mut once = vm(json!({ "runStrategy": "Once" }));
     once.status.run_strategy = "Once".into();
     check(&once, None, "Stopped");
@@ -96,7 +106,7 @@ fn a_rerun_after_failure_is_remembered_until_it_happened() {
     failed.status.phase_transition_timestamps = serde_json::from_value(json!([{ "phase": "Running" }])).unwrap();
     check(&rerun, Some(&failed), "delete(vmi-uid) Starting [Start]");
     rerun.status.state_change_requests = serde_json::from_value(json!([{ "action": "Start" }])).unwrap();
-    check(&rerun, None, "create Stopped");
+    check(&rerun, None, "create Starting");
 }
 
 #[test]
@@ -125,16 +135,16 @@ fn a_restart_deletes_the_named_instance_only() {
 fn failed_starts_back_off() {
     let mut always = vm(json!({ "runStrategy": "Always" }));
     let failed = vmi(&always, "Failed");
-    let first = plan(&Observed { vm: &always, vmi: Some(&failed), now: now() });
+    let first = plan_at(&always, Some(&failed), now());
     assert_eq!(first.status.start_failure.as_ref().unwrap().consecutive_fail_count, 1);
     always.status = first.status;
     check(&always, None, "CrashLoopBackOff later");
-    let later = now().checked_add(SignedDuration::from_secs(11)).unwrap();
-    let retry = plan(&Observed { vm: &always, vmi: None, now: later });
+    let later = now().checked_add(SignedDuration::from_secs(16)).unwrap();
+    let retry = plan_at(&always, None, later);
     assert!(matches!(retry.actions[..], [Action::Create(_)]));
     let mut second = vmi(&always, "Failed");
     second.metadata.uid = Some("second".into());
-    let again = plan(&Observed { vm: &always, vmi: Some(&second), now: later });
+    let again = plan_at(&always, Some(&second), later);
     assert_eq!(again.status.start_failure.unwrap().consecutive_fail_count, 2);
 }
 
@@ -162,7 +172,7 @@ fn foreign_instances_are_left_alone_and_orphans_adopted() {
 #[test]
 fn identity_is_stable_over_restarts() {
     let always = vm(json!({ "runStrategy": "Always" }));
-    let (one, two) = (build_instance(&always), build_instance(&always));
+    let (one, two) = (vm_instance::build(&always, false), vm_instance::build(&always, false));
     assert_eq!(one.spec, two.spec);
     let mac = &one.spec.domain.devices.interfaces[0].mac_address;
     assert!(mac.starts_with("02:") && mac.len() == 17, "{mac}");
@@ -170,5 +180,157 @@ fn identity_is_stable_over_restarts() {
     assert_eq!(one.metadata.labels.unwrap()["x"], "y");
     let mut other = always.clone();
     other.metadata.uid = Some("another".into());
-    assert_ne!(two.spec, build_instance(&other).spec);
+    assert_ne!(two.spec, vm_instance::build(&other, false).spec);
+}
+
+/// Every `printableStatus` in scope that comes from the instance or from storage.
+#[test]
+fn printable_statuses() {
+    let always = vm(json!({ "runStrategy": "Always" }));
+    let with = |phase: &str, conditions: serde_json::Value| {
+        let mut vmi = vmi(&always, phase);
+        vmi.status.conditions = serde_json::from_value(conditions).unwrap();
+        vmi
+    };
+    let no = |type_: &str, reason: &str| json!([{ "type": type_, "status": "False", "reason": reason }]);
+    for (phase, conditions, expected) in [
+        ("Running", json!([]), "Running"),
+        ("Running", json!([{ "type": "Paused", "status": "True" }]), "Paused"),
+        ("Unknown", json!([]), "Unknown"),
+        ("Pending", json!([]), "Starting"),
+        ("Scheduled", json!([]), "Starting"),
+        ("Scheduling", no("PodScheduled", "Unschedulable"), "ErrorUnschedulable"),
+        ("Scheduling", no("Synchronized", "ErrImagePull"), "ErrImagePull"),
+        ("Scheduling", no("Synchronized", "ImagePullBackOff"), "ImagePullBackOff"),
+        ("Pending", no("Synchronized", "FailedPvcNotFound"), "ErrorPvcNotFound"),
+    ] {
+        check(&always, Some(&with(phase, conditions)), expected);
+    }
+}
+
+fn with_volume(run_strategy: &str) -> VirtualMachine {
+    let mut vm = vm(json!({ "runStrategy": run_strategy }));
+    vm.spec.data_volume_templates =
+        serde_json::from_value(json!([{ "metadata": { "name": "dv" }, "spec": { "source": { "blank": {} } } }]))
+            .unwrap();
+    vm.spec.template.as_mut().unwrap().spec.volumes =
+        serde_json::from_value(json!([{ "name": "root", "dataVolume": { "name": "dv" } }])).unwrap();
+    vm
+}
+
+fn storage(data_volume: serde_json::Value, bound: Option<bool>) -> Storage {
+    let mut storage = Storage::default();
+    if !data_volume.is_null() {
+        let read = crate::storage::DataVolume::read(&json!({ "status": data_volume }));
+        storage.data_volumes.insert("dv".into(), read);
+    }
+    if let Some(bound) = bound {
+        storage.claims.insert("dv".into(), crate::storage::Claim { bound });
+    }
+    storage
+}
+
+#[test]
+fn data_volumes_are_made_and_waited_for() {
+    let mut always = with_volume("Always");
+    let nothing = Storage::default();
+    check_with(&always, None, &nothing, "volume(\"dv\") Provisioning later");
+    check_with(&with_volume("Halted"), None, &nothing, "volume(\"dv\") Provisioning");
+    let importing = storage(json!({ "phase": "ImportInProgress", "progress": "3%" }), Some(true));
+    check_with(&always, None, &importing, "Provisioning later");
+    let said = plan(&Observed { vm: &always, vmi: None, started_from: None, storage: &importing, now: now() });
+    let ready = said.status.conditions.iter().find(|c| c.type_ == "Ready").unwrap();
+    assert_eq!(ready.message, "DataVolume dv is in the phase ImportInProgress, 3% done");
+    check_with(&always, None, &storage(json!({ "phase": "Failed" }), None), "DataVolumeError later");
+    check_with(&always, None, &storage(json!({ "phase": "Succeeded" }), Some(true)), "create Starting");
+    let first = storage(json!({ "phase": "WaitForFirstConsumer" }), Some(false));
+    check_with(&always, None, &first, "create Starting");
+    check_with(&always, Some(&vmi(&always, "Scheduling")), &first, "WaitingForVolumeBinding");
+    // A claim whose DataVolume was tidied away is used as it is.
+    check_with(&always, None, &storage(json!(null), Some(true)), "create Starting");
+    let annotations = [(names::IMMEDIATE_DATA_VOLUME_CREATION.to_owned(), "false".to_owned())];
+    always.metadata.annotations = Some(annotations.into());
+    always.spec.run_strategy = Some("Halted".into());
+    check_with(&always, None, &nothing, "Provisioning");
+}
+
+#[test]
+fn a_first_start_that_had_to_wait_still_happens() {
+    let mut once = with_volume("Once");
+    let waiting = storage(json!({ "phase": "ImportInProgress" }), Some(true));
+    once.status = plan(&Observed { vm: &once, vmi: None, started_from: None, storage: &waiting, now: now() }).status;
+    check_with(&once, None, &storage(json!({ "phase": "Succeeded" }), Some(true)), "create Starting");
+}
+
+#[test]
+fn what_we_lack_is_said_and_not_started() {
+    let mut always = vm(json!({ "runStrategy": "Always" }));
+    always.spec.template.as_mut().unwrap().spec.domain.cpu =
+        Some(serde_json::from_value(json!({ "realtime": {} })).unwrap());
+    check(&always, None, "Stopped");
+    let first = plan_at(&always, None, now());
+    let failure = first.status.conditions.iter().find(|c| c.type_ == "Failure").unwrap();
+    assert_eq!((failure.status.as_str(), failure.reason.as_str()), ("True", "FeatureNotSupported"));
+    assert!(failure.message.starts_with("spec.template.spec.domain.cpu.realtime: "), "{}", failure.message);
+    assert_eq!(first.notes.len(), 1);
+    always.status = first.status;
+    assert_eq!(plan_at(&always, None, now()).notes, [], "said once");
+    always.spec.template.as_mut().unwrap().spec.domain.cpu = None;
+    let fixed = plan_at(&always, None, now());
+    assert!(!fixed.status.conditions.iter().any(|c| c.type_ == "Failure"));
+    assert!(creates(&fixed));
+}
+
+#[test]
+fn a_changed_template_needs_a_restart_and_other_changes_do_not() {
+    let mut changed = vm(json!({ "runStrategy": "Always" }));
+    let old = changed.spec.clone();
+    let mut running = vm_instance::build(&changed, false);
+    running.metadata.uid = Some("vmi-uid".into());
+    running.status.phase = "Running".into();
+    changed.metadata.generation = Some(4);
+    let observe = |vm: &VirtualMachine| {
+        let storage = Storage::default();
+        plan(&Observed { vm, vmi: Some(&running), started_from: Some(&old), storage: &storage, now: now() })
+    };
+    let same = observe(&changed);
+    assert_eq!(same.actions, [Action::SetGeneration(4)]);
+    assert_eq!((same.status.observed_generation, same.status.desired_generation), (4, 4));
+    changed.spec.template.as_mut().unwrap().spec.domain.cpu =
+        Some(serde_json::from_value(json!({ "cores": 4 })).unwrap());
+    let other = observe(&changed);
+    assert_eq!(other.actions, []);
+    assert_eq!((other.status.observed_generation, other.status.desired_generation), (3, 4));
+    assert!(other.status.conditions.iter().any(|c| c.type_ == "RestartRequired" && c.status == "True"));
+    // It goes away with the instance.
+    changed.status = other.status;
+    let stopped = plan_at(&changed, None, now());
+    assert!(!stopped.status.conditions.iter().any(|c| c.type_ == "RestartRequired"));
+}
+
+#[test]
+fn back_off_grows_with_the_square_and_has_an_end() {
+    let mut always = vm(json!({ "runStrategy": "Always" }));
+    let mut seen = vec![];
+    for round in 0..7 {
+        let mut failed = vmi(&always, "Failed");
+        failed.metadata.uid = Some(format!("uid-{round}"));
+        always.status = plan_at(&always, Some(&failed), now()).status;
+        let retry = always.status.start_failure.as_ref().unwrap().retry_after_timestamp.as_ref().unwrap();
+        seen.push(retry.0.duration_since(now()).as_secs());
+    }
+    for (round, (seconds, least)) in seen.iter().zip([10, 40, 90, 160, 250, 300, 300]).enumerate() {
+        assert!((least..=300.min(least * 3 / 2)).contains(seconds), "failure {round}: {seconds} s");
+    }
+}
+
+#[test]
+fn a_start_may_ask_for_a_paused_guest() {
+    let mut manual = vm(json!({ "runStrategy": "Manual" }));
+    manual.status.state_change_requests =
+        serde_json::from_value(json!([{ "action": "Start", "data": { "paused": "true" } }])).unwrap();
+    let plan = plan_at(&manual, None, now());
+    let [Action::Create(vmi)] = &plan.actions[..] else { panic!("{:?}", plan.actions) };
+    assert_eq!(vmi.spec.start_strategy.as_deref(), Some("Paused"));
+    assert_eq!(vmi.status.virtual_machine_revision_name, "revision-start-vm-vm-uid-3");
 }

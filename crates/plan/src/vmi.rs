@@ -8,6 +8,8 @@
 //! Fencing: an instance whose pod was ever bound to a node keeps its finalizer until that node's agent has seen the
 //! processes end. Only an instance that never reached a node is released here.
 
+use std::time::Duration;
+
 use ferrovirt_api::{
     names,
     v1::{
@@ -21,13 +23,23 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use crate::{Note, conditions, pod, vm::is_final};
+use crate::{
+    Note, conditions, pod,
+    storage::{Storage, Waiting},
+    vm::is_final,
+};
+
+/// Reason of an instance that waits for a claim.
+pub(crate) const PVC_NOT_FOUND: &str = "FailedPvcNotFound";
+/// Between two looks at what an instance waits for.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 pub struct Observed<'a> {
     pub vmi: &'a VirtualMachineInstance,
     /// The pod of the name that [`pod::name`] gives, if it is controlled by this instance.
     pub pod: Option<&'a Pod>,
     pub config: &'a pod::Config,
+    pub storage: &'a Storage,
     pub now: Timestamp,
 }
 
@@ -36,6 +48,8 @@ pub struct Plan {
     pub actions: Vec<Action>,
     pub status: VirtualMachineInstanceStatus,
     pub notes: Vec<Note>,
+    /// Look again after this time even if nothing changes.
+    pub requeue: Option<Duration>,
 }
 
 #[derive(Debug, PartialEq)]
@@ -58,7 +72,7 @@ pub enum Action {
 pub fn plan(observed: &Observed<'_>) -> Plan {
     let vmi = observed.vmi;
     let time = Time(observed.now);
-    let mut plan = Plan { actions: vec![], status: vmi.status.clone(), notes: vec![] };
+    let mut plan = Plan { actions: vec![], status: vmi.status.clone(), notes: vec![], requeue: None };
     if vmi.metadata.deletion_timestamp.is_some() {
         delete(observed, &mut plan);
     } else if !has_finalizer(vmi) && !is_final(vmi) {
@@ -85,10 +99,18 @@ fn without_pod(observed: &Observed<'_>, time: &Time, plan: &mut Plan) {
             conditions::enter_phase(status, time, phase::PENDING);
             not_ready(status, time, "GuestNotRunning", "the guest is not running yet");
             status.runtime_user = pod::RUNTIME_USER as u64;
+            if let Some(waiting) = observed.storage.waiting(&observed.vmi.spec) {
+                wait_for_storage(&waiting, time, plan);
+                return;
+            }
+            conditions::remove_vmi(&mut status.conditions, condition::PROVISIONING);
+            conditions::remove_vmi(&mut status.conditions, condition::SYNCHRONIZED);
             let pod = pod::render(observed.vmi, observed.config);
             let name = pod.metadata.name.clone().unwrap_or_default();
             plan.notes.push(Note::normal("SuccessfulCreate", format!("Created virtual machine pod {name}")));
             plan.actions.push(Action::CreatePod(Box::new(pod)));
+            // Written only after the pod was made, so the next phase is reached in the same write.
+            conditions::enter_phase(status, time, phase::SCHEDULING);
         }
         phase::SCHEDULING => {
             conditions::enter_phase(status, time, phase::FAILED);
@@ -97,6 +119,26 @@ fn without_pod(observed: &Observed<'_>, time: &Time, plan: &mut Plan) {
         }
         // It was on a node: that node's agent knows whether it still runs.
         _ => {}
+    }
+}
+
+/// Why there is no pod yet, in upstream's words.
+fn wait_for_storage(waiting: &Waiting, time: &Time, plan: &mut Plan) {
+    let conditions = &mut plan.status.conditions;
+    plan.requeue = Some(LOOK_AGAIN);
+    match waiting {
+        Waiting::Missing(claim) => {
+            let message = format!("PVC {claim} does not exist, waiting for it to appear");
+            let known = conditions::find(conditions, condition::SYNCHRONIZED).is_some_and(|c| c.message == message);
+            conditions::set_vmi(conditions, time, condition::SYNCHRONIZED, false, PVC_NOT_FOUND, &message);
+            if !known {
+                plan.notes.push(Note::warning(PVC_NOT_FOUND, message));
+            }
+        }
+        Waiting::Provisioning(message) | Waiting::Failed(message) => {
+            conditions::remove_vmi(conditions, condition::SYNCHRONIZED);
+            conditions::set_vmi(conditions, time, condition::PROVISIONING, true, "Provisioning", message);
+        }
     }
 }
 

@@ -28,8 +28,17 @@ fn pod(node: Option<&str>, phase: &str, running: bool) -> Pod {
 }
 
 fn check(vmi: &VirtualMachineInstance, pod: Option<&Pod>, expected: &str) -> VirtualMachineInstanceStatus {
+    check_with(vmi, pod, &Storage::default(), expected)
+}
+
+fn check_with(
+    vmi: &VirtualMachineInstance,
+    pod: Option<&Pod>,
+    storage: &Storage,
+    expected: &str,
+) -> VirtualMachineInstanceStatus {
     let now = "2026-11-15T12:00:00Z".parse().unwrap();
-    let plan = plan(&Observed { vmi, pod, config: &pod::Config::default(), now });
+    let plan = plan(&Observed { vmi, pod, config: &pod::Config::default(), storage, now });
     let mut words: Vec<String> = plan
         .actions
         .iter()
@@ -49,8 +58,8 @@ fn check(vmi: &VirtualMachineInstance, pod: Option<&Pod>, expected: &str) -> Vir
 
 #[test]
 fn phases_follow_the_pod() {
-    check(&vmi(""), None, "create Pending");
-    check(&vmi("Pending"), None, "create Pending");
+    check(&vmi(""), None, "create Scheduling");
+    check(&vmi("Pending"), None, "create Scheduling");
     check(&vmi("Pending"), Some(&pod(None, "Pending", false)), "Scheduling");
     check(&vmi("Scheduling"), Some(&pod(Some("m"), "Pending", false)), "node(m) Scheduling");
     let status = check(&vmi("Scheduling"), Some(&pod(Some("m"), "Running", true)), "node(m) Scheduled");
@@ -110,4 +119,25 @@ fn the_pod_is_named_by_its_instance() {
     let memory: u64 =
         spec.containers[0].resources.as_ref().unwrap().requests.as_ref().unwrap()["memory"].0.parse().unwrap();
     assert!(memory > 64 << 20, "the overhead is on top of the guest's own memory: {memory}");
+}
+
+#[test]
+fn a_pod_is_made_once_its_storage_is_there() {
+    let mut waits = vmi("Pending");
+    waits.spec.volumes = serde_json::from_value(json!([{ "name": "d", "dataVolume": { "name": "dv" } }])).unwrap();
+    let mut storage = Storage::default();
+    let missing = check_with(&waits, None, &storage, "Pending");
+    let synchronized = conditions::find(&missing.conditions, "Synchronized").unwrap();
+    assert_eq!((synchronized.status.as_str(), synchronized.reason.as_str()), ("False", "FailedPvcNotFound"));
+    let importing = crate::storage::DataVolume { phase: "ImportInProgress".into(), ..Default::default() };
+    storage.data_volumes.insert("dv".into(), importing);
+    waits.status = missing;
+    let provisioning = check_with(&waits, None, &storage, "Pending");
+    assert!(conditions::is_true(&provisioning.conditions, "Provisioning"));
+    assert!(conditions::find(&provisioning.conditions, "Synchronized").is_none());
+    storage.data_volumes.clear();
+    storage.claims.insert("dv".into(), crate::storage::Claim { bound: true });
+    waits.status = provisioning;
+    let made = check_with(&waits, None, &storage, "create Scheduling");
+    assert!(conditions::find(&made.conditions, "Provisioning").is_none());
 }

@@ -18,8 +18,8 @@ pub(crate) async fn handle(hook: &str, request: Request<Body>) -> Response<Body>
         Err(error) => return answer::bad_request(&format!("the review is not JSON: {error}")),
     };
     let verdict = match hook {
-        "virtualmachines-validate" => judge(&review, validate::virtual_machine),
-        "virtualmachineinstances-validate-create" => judge(&review, validate::instance),
+        "virtualmachines-validate" => judge(&review, validate::virtual_machine, validate::warnings),
+        "virtualmachineinstances-validate-create" => judge(&review, validate::instance, |_| vec![]),
         "virtualmachineinstances-mutate" => default_instance(&review),
         _ => return answer::not_found(&format!("there is no webhook /{hook}")),
     };
@@ -31,7 +31,7 @@ pub(crate) async fn handle(hook: &str, request: Request<Body>) -> Response<Body>
     )
 }
 
-fn judge<T>(review: &Value, rules: impl Fn(&T) -> Vec<validate::Cause>) -> Value
+fn judge<T>(review: &Value, rules: impl Fn(&T) -> Vec<validate::Cause>, warnings: impl Fn(&T) -> Vec<String>) -> Value
 where
     T: serde::de::DeserializeOwned,
 {
@@ -41,7 +41,7 @@ where
     };
     let causes = rules(&object);
     if causes.is_empty() {
-        return json!({ "allowed": true });
+        return json!({ "allowed": true, "warnings": warnings(&object) });
     }
     // Clients that show no causes show this line, so it names the fields too.
     let messages: Vec<String> = causes

@@ -4,7 +4,7 @@
 use std::{future::Future, io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use ferrovirt_api::v1::VirtualMachineInstance;
+use ferrovirt_api::{chain, v1::VirtualMachineInstance};
 use ferrovirt_machine::{
     node_call::NodeCall,
     protocol::{ErrorCode, ProtocolError},
@@ -182,11 +182,4 @@ fn path(vmi: &VirtualMachineInstance, what: &str) -> String {
     let [namespace, name, uid] =
         [&metadata.namespace, &metadata.name, &metadata.uid].map(|part| part.as_deref().unwrap_or_default());
     format!("/v1/{namespace}/{name}/{uid}/{what}")
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {}", chain(source)),
-        None => error.to_string(),
-    }
 }

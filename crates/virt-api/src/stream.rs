@@ -36,7 +36,7 @@ pub(crate) async fn serve(
     let target = match target.await {
         Ok(target) => target,
         Err(error) => {
-            let message = format!("cannot reach the guest: {}", chain(&*error));
+            let message = format!("cannot reach the guest: {}", ferrovirt_api::chain(&*error));
             return answer::status(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", &message);
         }
     };
@@ -102,12 +102,5 @@ where
     tokio::select! {
         () = outward => {}
         () = inward => {}
-    }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {}", chain(source)),
-        None => error.to_string(),
     }
 }

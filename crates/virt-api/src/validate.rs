@@ -44,10 +44,23 @@ pub fn virtual_machine(vm: &VirtualMachine) -> Vec<Cause> {
         None => add(&mut causes, REQUIRED, "spec.template", "missing virtual machine template."),
         Some(template) => {
             instance_spec(&template.spec, "spec.template.spec", &mut causes);
-            unsupported(&template.spec, "spec.template.spec", &mut causes);
+            // What else the template asks for and we lack is accepted with a warning: see `warnings`.
+            if let Some(error) = ferrovirt_plan::unsupported::hypervisor(vm) {
+                causes.push(Cause { reason: NOT_SUPPORTED, field: error.field, message: error.message });
+            }
         }
     }
+    // An instance type may bring the memory.
+    if spec.instancetype.is_some() {
+        causes.retain(|cause| !(cause.reason == REQUIRED && cause.field.ends_with(".domain.memory.guest")));
+    }
     causes
+}
+
+/// What a VM that is accepted asks for in vain: it will not start before that is changed.
+pub fn warnings(vm: &VirtualMachine) -> Vec<String> {
+    let fields = ferrovirt_plan::unsupported::fields(vm);
+    fields.into_iter().map(|e| format!("{}: {}; the VM will not start with it", e.field, e.message)).collect()
 }
 
 const KNOWN_STRATEGIES: [&str; 5] = [
@@ -299,6 +312,18 @@ mod tests {
         let vm: VirtualMachine = serde_json::from_value(value).unwrap();
         let fields: Vec<String> = virtual_machine(&vm).into_iter().map(|cause| cause.field).collect();
         assert_eq!(fields, expected);
+    }
+
+    #[test]
+    fn what_we_lack_is_a_warning_on_a_vm_and_a_refusal_on_an_instance() {
+        let mut value = base();
+        value["spec"]["template"]["spec"]["domain"]["cpu"] = json!({ "realtime": {} });
+        let vm: VirtualMachine = serde_json::from_value(value).unwrap();
+        assert_eq!(virtual_machine(&vm), []);
+        assert!(warnings(&vm)[0].starts_with("spec.template.spec.domain.cpu.realtime: "), "{:?}", warnings(&vm));
+        let vmi = VirtualMachineInstance { spec: vm.spec.template.unwrap().spec, ..Default::default() };
+        assert_eq!(instance(&vmi)[0].field, "spec.domain.cpu.realtime");
+        check(|v| v["spec"]["template"]["spec"]["hypervisor"] = json!("none-such"), &["spec.template.spec.hypervisor"]);
     }
 
     #[test]

@@ -1,25 +1,24 @@
 //! The VirtualMachine controller.
 
+mod apply;
+
 use std::{future::Future, sync::Arc, time::Duration};
 
 use ferrovirt_api::{
-    names,
-    v1::{VirtualMachine, VirtualMachineInstance},
+    chain,
+    v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineSpec},
 };
-use ferrovirt_plan::{
-    Note,
-    vm::{self, Action},
-};
+use ferrovirt_plan::{storage::claims_of, vm, vm_instance, vm_status};
 use futures::StreamExt;
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{api::apps::v1::ControllerRevision, apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::{
     Api, Resource, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    api::PatchParams,
     runtime::{Controller, controller, watcher},
 };
 use serde_json::json;
 
-use crate::{Context, Error, status_patch, versioned_patch};
+use crate::{Context, Error, status_patch, storage, versioned_patch};
 
 pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()> + Send + Sync + 'static) {
     context.cluster.ready().await;
@@ -37,26 +36,51 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()
         .await;
 }
 
-async fn reconcile(vm: Arc<VirtualMachine>, context: Arc<Context>) -> Result<controller::Action, Error> {
-    let namespace = vm.namespace().ok_or(Error::Missing("namespace"))?;
-    let name = vm.name_any();
-    let vmis = Api::<VirtualMachineInstance>::namespaced(context.client.clone(), &namespace);
+async fn reconcile(seen: Arc<VirtualMachine>, context: Arc<Context>) -> Result<controller::Action, Error> {
+    let namespace = seen.namespace().ok_or(Error::Missing("namespace"))?;
+    let name = seen.name_any();
+    let client = &context.client;
+    let vms = Api::<VirtualMachine>::namespaced(client.clone(), &namespace);
+    let vmis = Api::<VirtualMachineInstance>::namespaced(client.clone(), &namespace);
+    let vm = match apply::hold(&vms, &seen).await? {
+        Some(held) => Arc::new(held),
+        None => seen,
+    };
 
     // Dereference. The instance is read, not taken from a cache: starting a second one must not hang on a late watch.
     let vmi = vmis.get_opt(&name).await?;
-    let plan = vm::plan(&vm::Observed { vm: &vm, vmi: vmi.as_ref(), now: Timestamp::now() });
+    let started_from = started_from(&context, &vm, vmi.as_ref()).await?;
+    let template = vm.spec.template.as_ref().map(|template| &template.spec);
+    let templates = vm.spec.data_volume_templates.iter().filter_map(|t| Some((t.metadata.name.as_deref()?, true)));
+    let storage = storage::read(client, &namespace, template.into_iter().flat_map(claims_of).chain(templates)).await?;
+    let plan = vm::plan(&vm::Observed {
+        vm: &vm,
+        vmi: vmi.as_ref(),
+        started_from: started_from.as_ref(),
+        storage: &storage,
+        now: Timestamp::now(),
+    });
 
-    let mut notes = plan.notes;
+    let (mut notes, mut status) = (plan.notes, plan.status);
+    let mut failed = None;
     for action in plan.actions {
-        if let Some(note) = apply(&context, &vm, &vmis, action).await? {
-            notes.push(note);
+        match apply::apply(&context, &vm, &vmis, action).await {
+            Ok(note) => notes.extend(note),
+            Err(apply::Stopped { failure, note, error }) => {
+                notes.extend(note);
+                if failure.is_some() {
+                    // What was to be made does not exist.
+                    status.created = vmi.is_some();
+                    vm_status::set_failure(&mut status, &Time(Timestamp::now()), failure.as_ref());
+                }
+                failed = Some(error);
+                break;
+            }
         }
     }
-    let changed = plan.status != vm.status;
     // A VM whose last hold was just released is gone.
-    if changed && (vm.metadata.deletion_timestamp.is_none() || vmi.is_some()) {
-        let vms = Api::<VirtualMachine>::namespaced(context.client.clone(), &namespace);
-        let patch = json!({ "status": status_patch(&vm.status, &plan.status)? });
+    if status != vm.status && (vm.metadata.deletion_timestamp.is_none() || vmi.is_some()) {
+        let patch = json!({ "status": status_patch(&vm.status, &status)? });
         match vms.patch_status(&name, &PatchParams::default(), &versioned_patch(&vm.metadata, patch)).await {
             Ok(_) => {}
             // A newer version is on its way to us, and it will be reconciled.
@@ -67,65 +91,26 @@ async fn reconcile(vm: Arc<VirtualMachine>, context: Arc<Context>) -> Result<con
     for note in notes {
         context.notes.publish(&vm.object_ref(&()), note).await;
     }
-    Ok(plan.requeue.map_or_else(controller::Action::await_change, controller::Action::requeue))
+    match failed {
+        Some(error) => Err(error),
+        None => Ok(plan.requeue.map_or_else(controller::Action::await_change, controller::Action::requeue)),
+    }
 }
 
-async fn apply(
+/// What the instance was made from. Read only if the VM was changed since.
+async fn started_from(
     context: &Context,
     vm: &VirtualMachine,
-    vmis: &Api<VirtualMachineInstance>,
-    action: Action,
-) -> Result<Option<Note>, Error> {
-    let name = vm.name_any();
-    let vms = Api::<VirtualMachine>::namespaced(context.client.clone(), &vm.namespace().unwrap_or_default());
-    match action {
-        Action::AddFinalizer => {
-            let mut finalizers = vm.finalizers().to_vec();
-            finalizers.push(names::VIRTUAL_MACHINE_CONTROLLER_FINALIZER.into());
-            let patch = versioned_patch(&vm.metadata, json!({ "metadata": { "finalizers": finalizers } }));
-            vms.patch(&name, &PatchParams::default(), &patch).await?;
-        }
-        Action::RemoveFinalizer => {
-            let mut finalizers = vm.finalizers().to_vec();
-            finalizers.retain(|f| f != names::VIRTUAL_MACHINE_CONTROLLER_FINALIZER);
-            let patch = versioned_patch(&vm.metadata, json!({ "metadata": { "finalizers": finalizers } }));
-            vms.patch(&name, &PatchParams::default(), &patch).await?;
-        }
-        Action::Create(vmi) => {
-            return match vmis.create(&PostParams::default(), &vmi).await {
-                Ok(_) => Ok(Some(Note::normal(
-                    "SuccessfulCreate",
-                    format!("Started the virtual machine by creating the new virtual machine instance {name}"),
-                ))),
-                Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(None),
-                Err(kube::Error::Api(status)) => {
-                    let note = Note::warning(
-                        "FailedCreate",
-                        format!("Error creating virtual machine instance: {}", status.message),
-                    );
-                    context.notes.publish(&vm.object_ref(&()), note).await;
-                    Err(kube::Error::Api(status).into())
-                }
-                Err(error) => Err(error.into()),
-            };
-        }
-        Action::Delete { uid } => {
-            let params = DeleteParams {
-                preconditions: Some(Preconditions { uid: Some(uid), resource_version: None }),
-                ..DeleteParams::default()
-            };
-            match vmis.delete(&name, &params).await {
-                Ok(_) => {}
-                Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Action::Adopt { uid, owner } => {
-            let patch = json!({ "metadata": { "uid": uid, "ownerReferences": [owner] } });
-            vmis.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await?;
-        }
+    vmi: Option<&VirtualMachineInstance>,
+) -> Result<Option<VirtualMachineSpec>, Error> {
+    let Some(vmi) = vmi else { return Ok(None) };
+    let name = &vmi.status.virtual_machine_revision_name;
+    if name.is_empty() || *name == vm_instance::revision_name(vm) {
+        return Ok(None);
     }
-    Ok(None)
+    let namespace = vm.namespace().unwrap_or_default();
+    let revisions = Api::<ControllerRevision>::namespaced(context.client.clone(), &namespace);
+    Ok(revisions.get_opt(name).await?.as_ref().and_then(vm_instance::revision_spec))
 }
 
 fn on_error(vm: Arc<VirtualMachine>, error: &Error, _context: Arc<Context>) -> controller::Action {
@@ -136,15 +121,4 @@ fn on_error(vm: Arc<VirtualMachine>, error: &Error, _context: Arc<Context>) -> c
     }
     tracing::warn!(vm = %vm.name_any(), error = %chain(error), "cannot reconcile the virtual machine");
     controller::Action::requeue(Duration::from_secs(2))
-}
-
-/// The whole story of an error, for the log.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(next) = source {
-        text = format!("{text}: {next}");
-        source = next.source();
-    }
-    text
 }

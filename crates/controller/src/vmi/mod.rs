@@ -2,9 +2,10 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use ferrovirt_api::{names, v1::VirtualMachineInstance};
+use ferrovirt_api::{chain, names, v1::VirtualMachineInstance};
 use ferrovirt_plan::{
     pod,
+    storage::{Storage, claims_of},
     vmi::{self, Action},
 };
 use futures::StreamExt;
@@ -16,7 +17,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::{Context, Error, status_patch, versioned_patch, vm::chain};
+use crate::{Context, Error, status_patch, storage, versioned_patch};
 
 pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()> + Send + Sync + 'static) {
     context.cluster.ready().await;
@@ -43,7 +44,18 @@ async fn reconcile(vmi: Arc<VirtualMachineInstance>, context: Arc<Context>) -> R
         pod.filter(|pod| pod.owner_references().iter().any(|owner| Some(&owner.uid) == vmi.metadata.uid.as_ref()));
 
     let config = context.cluster.pod_config();
-    let plan = vmi::plan(&vmi::Observed { vmi: &vmi, pod: pod.as_ref(), config: &config, now: Timestamp::now() });
+    // Once there is a pod, it waits for its volumes itself.
+    let storage = match pod {
+        Some(_) => Storage::default(),
+        None => storage::read(&context.client, &namespace, claims_of(&vmi.spec)).await?,
+    };
+    let plan = vmi::plan(&vmi::Observed {
+        vmi: &vmi,
+        pod: pod.as_ref(),
+        config: &config,
+        storage: &storage,
+        now: Timestamp::now(),
+    });
 
     // All that changes on the instance itself goes into one write: it has no status subresource, as upstream's.
     let mut patch = json!({});
@@ -64,7 +76,7 @@ async fn reconcile(vmi: Arc<VirtualMachineInstance>, context: Arc<Context>) -> R
     for note in plan.notes {
         context.notes.publish(&vmi.object_ref(&()), note).await;
     }
-    Ok(controller::Action::await_change())
+    Ok(plan.requeue.map_or_else(controller::Action::await_change, controller::Action::requeue))
 }
 
 async fn apply(pods: &Api<Pod>, vmi: &VirtualMachineInstance, action: &Action, patch: &mut Value) -> Result<(), Error> {

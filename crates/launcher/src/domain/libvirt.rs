@@ -23,10 +23,10 @@ use tokio::sync::{Notify, mpsc, watch};
 use super::{Action, Backend, DomainError, DomainEvent, NewDomain, Observed, Started};
 use crate::capabilities::domain_facts;
 use crate::guest;
-use crate::owner::chain;
 use crate::process::Children;
 use crate::runtime::{Daemon, DaemonError, Dirs, LibvirtRuntime};
 use crate::screen;
+use ferrovirt_machine::chain;
 
 /// How long a request waits for a daemon that restarts.
 const DAEMON_WAIT: Duration = Duration::from_secs(20);

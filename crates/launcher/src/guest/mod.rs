@@ -117,7 +117,7 @@ async fn freeze<A: Agent>(agent: &A, memory: &Memory, timeout: Duration) -> Resu
             tokio::time::sleep(timeout).await;
             tracing::warn!(seconds = timeout.as_secs(), "nobody thawed the guest's file systems: doing it");
             if let Err(error) = thaw(&agent).await {
-                tracing::error!(error = crate::owner::chain(&error), "the guest's file systems stay frozen");
+                tracing::error!(error = ferrovirt_machine::chain(&error), "the guest's file systems stay frozen");
             }
             memory.changed.notify_one();
         })

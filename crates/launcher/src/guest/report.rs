@@ -47,7 +47,7 @@ async fn ask<A: Agent>(agent: &A, command: &str) -> Value {
     match agent.command(json!({ "execute": command }), PATIENCE).await {
         Ok(answer) => answer,
         Err(error) => {
-            tracing::debug!(command, error = crate::owner::chain(&error), "the guest agent does not tell");
+            tracing::debug!(command, error = ferrovirt_machine::chain(&error), "the guest agent does not tell");
             Value::Null
         }
     }

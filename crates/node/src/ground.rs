@@ -1,0 +1,32 @@
+//! What the agent stands on outside the API: the pods that really are on its node, and the way to their launchers.
+
+use std::path::PathBuf;
+
+use futures::future::BoxFuture;
+
+use crate::launcher::{Launcher, LauncherError};
+
+/// The pods of one node. The real one is [`Kubelet`]; a simulated node brings its own.
+pub trait Ground: Send + Sync {
+    /// True while something of the pod may be left on the node.
+    fn has_pod(&self, uid: &str) -> bool;
+    /// Connects to the launcher in a pod.
+    fn connect<'a>(&'a self, uid: &'a str) -> BoxFuture<'a, Result<Launcher, LauncherError>>;
+}
+
+/// Pods as a kubelet keeps them: in directories, with a socket in one of their volumes.
+pub(crate) struct Kubelet {
+    pub root: PathBuf,
+}
+
+impl Ground for Kubelet {
+    /// A kubelet removes this directory only after the pod's containers are gone.
+    fn has_pod(&self, uid: &str) -> bool {
+        self.root.join("pods").join(uid).exists()
+    }
+
+    fn connect<'a>(&'a self, uid: &'a str) -> BoxFuture<'a, Result<Launcher, LauncherError>> {
+        let sockets = self.root.join("pods").join(uid).join("volumes/kubernetes.io~empty-dir/sockets");
+        Box::pin(async move { Launcher::connect(&sockets).await })
+    }
+}
