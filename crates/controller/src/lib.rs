@@ -1,4 +1,4 @@
-//! Cluster controllers: VirtualMachine and VirtualMachineInstance (the virt-controller role).
+//! Cluster controllers: VirtualMachine, VirtualMachineInstance and its ReplicaSet (the virt-controller role).
 //!
 //! Every reconcile is the same pipeline: fetch what the object refers to, ask `ferrovirt-plan` what to do, do it, write the
 //! status. The plan has no client; nothing here decides. Controllers know nothing of libvirt and nothing of the mode they
@@ -6,6 +6,7 @@
 
 mod cluster;
 mod notes;
+mod replicaset;
 mod storage;
 mod vm;
 mod vmi;
@@ -39,6 +40,11 @@ pub enum Error {
 pub enum Part {
     VirtualMachines,
     Instances,
+    ReplicaSets,
+}
+
+impl Part {
+    pub const ALL: [Self; 3] = [Self::VirtualMachines, Self::Instances, Self::ReplicaSets];
 }
 
 /// Runs one controller until `shutdown` resolves. They are started apart so that a host can stop making new instances
@@ -55,6 +61,7 @@ pub async fn run(
     match part {
         Part::VirtualMachines => vm::run(context, shutdown).await,
         Part::Instances => vmi::run(context, shutdown).await,
+        Part::ReplicaSets => replicaset::run(context, shutdown).await,
     }
 }
 

@@ -6,6 +6,8 @@ pub mod conditions;
 pub mod identity;
 pub mod network;
 pub mod pod;
+pub mod replicaset;
+pub mod selector;
 pub mod storage;
 pub mod unsupported;
 pub mod vm;

@@ -37,7 +37,7 @@ pub async fn run(arguments: VirtControllerArgs) -> Result<()> {
     tracing::info!(identity, "this virt-controller leads");
     let stop = CancellationToken::new();
     let settings = Settings { launcher_image: arguments.launcher_image };
-    let parts = [Part::VirtualMachines, Part::Instances].map(|part| {
+    let parts = Part::ALL.map(|part| {
         let stop = stop.clone();
         tokio::spawn(ferrovirt_controller::run(client.clone(), settings.clone(), part, async move {
             stop.cancelled().await;

@@ -187,18 +187,14 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     )?;
 
     let settings = ferrovirt_controller::Settings { launcher_image: programs.launcher_image.clone() };
-    let vm_controller = tokio::spawn(ferrovirt_controller::run(
-        client("virt-controller"),
-        settings.clone(),
-        Part::VirtualMachines,
-        wait(stopped.clone()),
-    ));
-    tokio::spawn(ferrovirt_controller::run(
-        client("virt-controller"),
-        settings,
-        Part::Instances,
-        wait(stopped.clone()),
-    ));
+    // Those that make instances can be stopped before the others.
+    let (makers, others): (Vec<Part>, Vec<Part>) = Part::ALL.into_iter().partition(|part| *part != Part::Instances);
+    let run = |part| {
+        let client = client("virt-controller");
+        tokio::spawn(ferrovirt_controller::run(client, settings.clone(), part, wait(stopped.clone())))
+    };
+    others.into_iter().for_each(|part| drop(run(part)));
+    let makers: Vec<_> = makers.into_iter().map(run).collect();
     let node_config = programs::node_config(&paths, &programs, &node_name)?;
     let node_lite =
         tokio::spawn(ferrovirt_node_lite::run(client("node-lite"), node_config.clone(), wait(stopped.clone())));
@@ -238,7 +234,7 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         let say = |text: String| async move { drop(progress.send(text).await) };
         say("stopping VMs".into()).await;
         // First nothing new is started, then everything is stopped.
-        vm_controller.abort();
+        makers.iter().for_each(|maker| maker.abort());
         agent.drain().await;
         say("VMs are stopped".into()).await;
     }

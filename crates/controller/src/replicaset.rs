@@ -1,0 +1,164 @@
+//! The VirtualMachineInstanceReplicaSet controller.
+
+use std::{
+    collections::HashMap,
+    future::Future,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use ferrovirt_api::{
+    chain,
+    v1::{VirtualMachineInstance, VirtualMachineInstanceReplicaSet},
+};
+use ferrovirt_plan::{
+    Note,
+    replicaset::{self, Action, BackOff},
+    selector,
+};
+use futures::StreamExt;
+use k8s_openapi::jiff::Timestamp;
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
+    runtime::{Controller, controller, reflector::ObjectRef, watcher},
+};
+use serde_json::json;
+
+use crate::{Context, Error, status_patch, versioned_patch};
+
+struct State {
+    context: Arc<Context>,
+    /// By uid. Lost with the process, which then tries once more at once.
+    back_off: Mutex<HashMap<String, BackOff>>,
+}
+
+pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()> + Send + Sync + 'static) {
+    let sets = Api::<VirtualMachineInstanceReplicaSet>::all(context.client.clone());
+    let vmis = Api::<VirtualMachineInstance>::all(context.client.clone());
+    let controller = Controller::new(sets, watcher::Config::default());
+    let known = controller.store();
+    let state = Arc::new(State { context, back_off: Mutex::default() });
+    controller
+        .watches(vmis, watcher::Config::default(), move |vmi| concerned(&known, &vmi))
+        .graceful_shutdown_on(shutdown)
+        .run(reconcile, on_error, state)
+        .for_each(|result| async {
+            if let Err(error) = result {
+                tracing::debug!(%error, "replica set reconcile");
+            }
+        })
+        .await;
+}
+
+/// The set that owns an instance and those that may want it.
+fn concerned(
+    known: &kube::runtime::reflector::Store<VirtualMachineInstanceReplicaSet>,
+    vmi: &VirtualMachineInstance,
+) -> Vec<ObjectRef<VirtualMachineInstanceReplicaSet>> {
+    let owners = vmi.owner_references();
+    let owner = owners.iter().find(|owner| owner.controller == Some(true));
+    if owner.is_some_and(|owner| owner.kind != "VirtualMachineInstanceReplicaSet") {
+        return vec![];
+    }
+    let sets = known.state();
+    let concerned = sets.iter().filter(|set| {
+        let fits = || set.spec.selector.as_ref().is_some_and(|wanted| selector::matches(wanted, vmi.labels()));
+        set.namespace() == vmi.namespace()
+            && match owner {
+                Some(owner) => Some(&owner.uid) == set.metadata.uid.as_ref(),
+                None => fits(),
+            }
+    });
+    concerned.map(|set| ObjectRef::from_obj(set.as_ref())).collect()
+}
+
+async fn reconcile(set: Arc<VirtualMachineInstanceReplicaSet>, state: Arc<State>) -> Result<controller::Action, Error> {
+    let context = &state.context;
+    let namespace = set.namespace().ok_or(Error::Missing("namespace"))?;
+    let uid = set.uid().ok_or(Error::Missing("uid"))?;
+    let vmis = Api::<VirtualMachineInstance>::namespaced(context.client.clone(), &namespace);
+    // Read, not taken from a cache: what was made a moment ago must be counted.
+    let instances = vmis.list(&ListParams::default()).await?.items;
+    let now = Timestamp::now();
+    let back_off = {
+        let mut all = state.back_off.lock().unwrap_or_else(PoisonError::into_inner);
+        let mine = all.entry(uid).or_default();
+        mine.observe(&set, &instances, now);
+        mine.clone()
+    };
+    let plan = replicaset::plan(&replicaset::Observed { set: &set, instances: &instances, back_off: &back_off, now });
+
+    let (mut status, mut notes) = (plan.status, plan.notes);
+    let mut failed = None;
+    for action in plan.actions {
+        match apply(&vmis, action).await {
+            Ok(note) => notes.extend(note),
+            Err((reason, error)) => {
+                notes.push(Note::warning(reason, chain(&error)));
+                failed = Some((reason, error));
+                break;
+            }
+        }
+    }
+    let failure = failed.as_ref().map(|(reason, error)| (*reason, chain(error)));
+    replicaset::set_failure(&mut status, now, failure.as_ref().map(|(reason, text)| (*reason, text.as_str())));
+    if status != set.status && set.metadata.deletion_timestamp.is_none() {
+        let sets = Api::<VirtualMachineInstanceReplicaSet>::namespaced(context.client.clone(), &namespace);
+        let patch = json!({ "status": status_patch(&set.status, &status)? });
+        let patch = versioned_patch(&set.metadata, patch);
+        match sets.patch_status(&set.name_any(), &PatchParams::default(), &patch).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    for note in notes {
+        context.notes.publish(&set.object_ref(&()), note).await;
+    }
+    match failed {
+        Some((_, error)) => Err(error),
+        None => Ok(plan.requeue.map_or_else(controller::Action::await_change, controller::Action::requeue)),
+    }
+}
+
+async fn apply(vmis: &Api<VirtualMachineInstance>, action: Action) -> Result<Option<Note>, (&'static str, Error)> {
+    let params = PatchParams::default();
+    match action {
+        Action::Create(vmi) => {
+            let made =
+                vmis.create(&PostParams::default(), &vmi).await.map_err(|error| ("FailedCreate", error.into()))?;
+            let text = "Started the virtual machine by creating the new virtual machine instance";
+            Ok(Some(Note::normal("SuccessfulCreate", format!("{text} {}", made.name_any()))))
+        }
+        Action::Delete { name, uid, finished } => {
+            let preconditions = Preconditions { uid: Some(uid.clone()), resource_version: None };
+            let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+            match vmis.delete(&name, &params).await {
+                Ok(_) => {}
+                Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => return Ok(None),
+                Err(error) => return Err(("FailedDelete", error.into())),
+            }
+            let text = match finished {
+                true => format!("Deleted finished virtual machine: {uid}"),
+                false => format!("Stopped the virtual machine by deleting the virtual machine instance {uid}"),
+            };
+            Ok(Some(Note::normal("SuccessfulDelete", text)))
+        }
+        Action::Adopt { name, uid, owner } => {
+            let patch = json!({ "metadata": { "uid": uid, "ownerReferences": [owner] } });
+            vmis.patch(&name, &params, &Patch::Merge(patch)).await.map_err(|error| ("FailedAdopt", error.into()))?;
+            Ok(None)
+        }
+        Action::Release { name, uid } => {
+            let patch = json!({ "metadata": { "uid": uid, "ownerReferences": null } });
+            vmis.patch(&name, &params, &Patch::Merge(patch)).await.map_err(|error| ("FailedRelease", error.into()))?;
+            Ok(None)
+        }
+    }
+}
+
+fn on_error(set: Arc<VirtualMachineInstanceReplicaSet>, error: &Error, _state: Arc<State>) -> controller::Action {
+    tracing::warn!(replicaset = %set.name_any(), error = %chain(error), "cannot reconcile the replica set");
+    controller::Action::requeue(Duration::from_secs(2))
+}
