@@ -6,6 +6,7 @@ mod apply;
 mod client;
 mod console;
 mod delete;
+mod domain_xml;
 mod down;
 mod get;
 mod image;
@@ -58,6 +59,8 @@ enum Command {
     /// Images on this host
     #[command(subcommand)]
     Image(image::ImageCommand),
+    /// Print the domain XML that a manifest would get, without a cluster
+    DomainXml(domain_xml::DomainXmlArgs),
     /// Install Ferrovirt on a Kubernetes cluster
     Install(install::InstallArgs),
     /// Remove Ferrovirt from a Kubernetes cluster
@@ -128,6 +131,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Stop(arguments) => power::run("stop", arguments).await,
             Command::Restart(arguments) => power::run("restart", arguments).await,
             Command::Image(command) => image::run(command),
+            Command::DomainXml(arguments) => domain_xml::run(&arguments),
             Command::Install(arguments) => install::install(arguments).await,
             Command::Uninstall(arguments) => install::uninstall(arguments).await,
             Command::VirtApi(arguments) => roles::virt_api::run(arguments).await,

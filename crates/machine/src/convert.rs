@@ -10,6 +10,7 @@ mod clock;
 mod cloud_init;
 mod context;
 pub(crate) mod cpu;
+mod cpu_pool;
 mod devices;
 mod disks;
 mod firmware;
@@ -18,8 +19,10 @@ mod launch_security;
 mod memory;
 mod network;
 mod pci;
+mod pinning;
 mod placement;
 mod platform;
+mod upstream;
 mod volumes;
 
 use std::collections::BTreeMap;
@@ -35,6 +38,9 @@ use crate::{
     hypervisor,
     spec::{Acceleration, Devices, MachineSpec, Preparation, RebootAction, SPEC_VERSION},
 };
+
+/// Upstream's name for Microsoft's hypervisor under QEMU.
+const HYPERV_DIRECT: &str = "hyperv-direct";
 
 /// Something in an object that cannot be done, and where it stands.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -63,13 +69,14 @@ pub fn machine_spec(vmi: &VirtualMachineInstance, ctx: &Context) -> Result<Machi
     let disks = disks::convert(&mut c);
     let mut devices = Devices { interfaces, disks, ..devices::convert(&mut c) };
     placement::on_root_bus(&mut c, &mut devices);
-    let spec = MachineSpec {
+    let mut spec = MachineSpec {
         version: SPEC_VERSION,
         name: domain_name(vmi),
         uid: vmi.metadata.uid.clone().unwrap_or_default(),
         hypervisor: vmi.spec.hypervisor.clone().unwrap_or_else(|| hypervisor::DEFAULT.into()),
         arch: ctx.arch,
         acceleration,
+        domain_type: (ctx.hypervisor_name == HYPERV_DIRECT && !emulated).then(|| "hyperv".into()),
         translation_cache_mib: ctx.translation_cache_mib.filter(|_| emulated),
         memory,
         cpu,
@@ -80,6 +87,7 @@ pub fn machine_spec(vmi: &VirtualMachineInstance, ctx: &Context) -> Result<Machi
         devices,
         io_threads: io_threads::plan(vmi).map(|threads| threads.total).filter(|total| *total > 0),
         launch_security: launch_security::convert(&c),
+        iommufd: ctx.iommufd_enabled,
         on_reboot: match vmi.spec.domain.reboot_policy.as_deref() {
             Some("Terminate") => Some(RebootAction::Destroy),
             Some("Reboot") => Some(RebootAction::Restart),
@@ -92,6 +100,7 @@ pub fn machine_spec(vmi: &VirtualMachineInstance, ctx: &Context) -> Result<Machi
         dhcp: vec![],
         prepare: std::mem::take(&mut c.prepare),
     };
+    pinning::adjust(&mut c, &mut spec);
     if c.errors.is_empty() { Ok(spec) } else { Err(c.errors) }
 }
 
@@ -152,6 +161,9 @@ fn ignition(c: &mut Conversion<'_>) -> Vec<String> {
 }
 
 fn acceleration(c: &mut Conversion<'_>) -> Acceleration {
+    if c.ctx.emulates_foreign(c.vmi) {
+        return Acceleration::Emulation;
+    }
     match (c.ctx.hypervisor_device_available, c.ctx.allow_emulation) {
         (true, _) => Acceleration::Hardware,
         (false, true) => Acceleration::Emulation,

@@ -35,6 +35,9 @@ pub struct MachineSpec {
     pub hypervisor: String,
     pub arch: Arch,
     pub acceleration: Acceleration,
+    /// Kind of domain, where the acceleration alone does not say it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub domain_type: Option<String>,
     /// Bound of the code translation cache when emulating, in MiB. QEMU's own default is a gigabyte.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub translation_cache_mib: Option<u32>,
@@ -53,6 +56,9 @@ pub struct MachineSpec {
     pub io_threads: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub launch_security: Option<LaunchSecurity>,
+    /// Pass host devices through the kernel's newer interface.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub iommufd: bool,
     /// What a reboot of the guest does. `None` restarts it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_reboot: Option<RebootAction>,
@@ -163,6 +169,18 @@ pub struct MemoryBacking {
     pub allocate: bool,
     /// Keep kernel same-page merging away.
     pub no_share_pages: bool,
+    /// Huge pages per cell of the guest; empty takes the host's default size for all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pages: Vec<HugePages>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct HugePages {
+    /// Size of one page.
+    pub bytes: u64,
+    /// The guest's cell that they back.
+    pub cell: u32,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

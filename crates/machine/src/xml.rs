@@ -23,6 +23,7 @@ pub fn domain_xml(spec: &MachineSpec) -> String {
         Acceleration::Hardware => "kvm",
         Acceleration::Emulation => "qemu",
     };
+    let kind = spec.domain_type.as_deref().unwrap_or(kind);
     let mut domain = element("domain").attr("type", kind).attr("xmlns:qemu", QEMU_NAMESPACE);
     domain.push(element("name").text(&spec.name));
     memory(&mut domain, &spec.memory);
@@ -48,6 +49,7 @@ pub fn domain_xml(spec: &MachineSpec) -> String {
             RebootAction::Destroy => "destroy",
         })
     }));
+    domain.push_all(spec.iommufd.then(|| element("iommufd").attr("enabled", "yes").attr("fdgroup", "iommu")));
     domain.to_string()
 }
 
@@ -71,7 +73,14 @@ fn memory(domain: &mut Element, memory: &Memory) {
 
 fn memory_backing(backing: &MemoryBacking) -> Element {
     let mut out = element("memoryBacking");
-    out.push_all(backing.hugepages.then(|| element("hugepages")));
+    out.push_all(backing.hugepages.then(|| {
+        element("hugepages").children(
+            backing
+                .pages
+                .iter()
+                .map(|pages| element("page").attr("size", pages.bytes).attr("unit", "b").attr("nodeset", pages.cell)),
+        )
+    }));
     out.push_all(backing.source.as_ref().map(|source| element("source").attr("type", source)));
     out.push_all(backing.shared.then(|| element("access").attr("mode", "shared")));
     out.push_all(backing.allocate.then(|| element("allocation").attr("mode", "immediate")));
@@ -242,11 +251,13 @@ fn cpu(cpu: &Cpu) -> Element {
     );
     if !cpu.numa.is_empty() {
         let cells = cpu.numa.iter().map(|cell| {
+            // Cells that mirror the host's are counted in bytes, the made-up one is not: upstream has it so.
+            let (memory, unit) = if cell.host_node.is_some() { (cell.bytes, "b") } else { (cell.bytes / 1024, "KiB") };
             let mut out = element("cell")
                 .attr("id", cell.id)
                 .attr_set("cpus", &cell.cpus)
-                .attr("memory", cell.bytes / 1024)
-                .attr("unit", "KiB")
+                .attr("memory", memory)
+                .attr("unit", unit)
                 .attr_some("memAccess", cell.memory_access.as_ref());
             if !cell.distances.is_empty() {
                 let siblings = cell.distances.iter();

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use ferrovirt_api::v1::{VirtualMachineInstance, VolumeStatus};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::spec::{Arch, DiskFormat};
+use super::upstream;
+use crate::spec::{Arch, DiskFormat, HostDevice};
 
 /// Field names are those of upstream's converter context, so that its test data reads as is.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -43,6 +45,32 @@ pub struct Context {
     pub use_launch_security_tdx: bool,
     #[serde(rename = "useLaunchSecurityPV")]
     pub use_launch_security_pv: bool,
+    /// CPUs of the host that are the machine's alone.
+    pub cpu_set: Vec<u32>,
+    /// NUMA cells of the host.
+    pub topology: Option<HostTopology>,
+    /// Devices of the host that were given to the machine, by what asked for them.
+    pub generic_host_devices: Vec<HostDevice>,
+    pub gpu_host_devices: Vec<HostDevice>,
+    pub sriov_devices: Vec<HostDevice>,
+    /// Volumes that were plugged into the running machine, with their status.
+    pub hotplug_volumes: BTreeMap<String, VolumeStatus>,
+    /// The other volumes of a running machine; empty while it is not running.
+    pub permanent_volumes: BTreeMap<String, VolumeStatus>,
+    /// Overlays that track changed blocks, by volume name.
+    #[serde(rename = "applyCBT")]
+    pub apply_cbt: BTreeMap<String, String>,
+    /// Model of virtio disks, which upstream takes from here and not from the VMI.
+    pub use_virtio_transitional: bool,
+    /// Emulate guests of another architecture than the host's.
+    pub allow_cross_arch_emulation: bool,
+    /// Architecture of the host, as Kubernetes spells it.
+    pub host_architecture: String,
+    /// Upstream's name of the cluster's hypervisor.
+    pub hypervisor_name: String,
+    /// Pass host devices through the kernel's newer interface.
+    #[serde(rename = "iommuFDEnabled")]
+    pub iommufd_enabled: bool,
 
     /// Base images of containerDisks, by volume name.
     pub container_disks: BTreeMap<String, ContainerDisk>,
@@ -61,13 +89,13 @@ impl Context {
     /// From upstream's test data for its converter: its layout, and its ways without our corrections. What stands under
     /// `<arch>_extra` is for that architecture only.
     pub fn upstream(data: &serde_json::Value, arch: Arch) -> Result<Self, serde_json::Error> {
-        let mut data = data.clone();
-        let extra = data.get(format!("{}_extra", arch.go_name())).cloned();
-        if let (Some(fields), Some(serde_json::Value::Object(extra))) = (data.as_object_mut(), extra) {
-            fields.extend(extra);
-        }
-        let layout = Layout::upstream();
-        Ok(Self { arch, layout, as_upstream: true, ..serde_json::from_value(data)? })
+        upstream::context(data, arch)
+    }
+
+    /// The guest's architecture is not the host's.
+    pub(crate) fn emulates_foreign(&self, vmi: &VirtualMachineInstance) -> bool {
+        let (guest, host) = (&vmi.spec.architecture, &self.host_architecture);
+        self.allow_cross_arch_emulation && !guest.is_empty() && !host.is_empty() && guest != host
     }
 
     /// The machine will be emulated, and what emulation lacks is to be left out.
@@ -128,6 +156,37 @@ pub struct KernelFiles {
     pub initrd: String,
 }
 
+/// The host's NUMA cells.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct HostTopology {
+    pub numa_cells: Vec<HostCell>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct HostCell {
+    pub id: u32,
+    pub cpus: Vec<HostCpu>,
+    pub distances: Vec<HostDistance>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct HostCpu {
+    pub id: u32,
+    /// All threads of its core, itself among them; empty if it is alone.
+    pub siblings: Vec<u32>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct HostDistance {
+    /// The other cell.
+    pub id: u32,
+    pub value: u64,
+}
+
 /// Where things lie inside the launcher's container. The default is docs/ARCHITECTURE.md's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -152,6 +211,8 @@ pub struct Layout {
     pub ignition: String,
     /// Where the service account's token is mounted.
     pub service_account: String,
+    /// `<hotplug>/<volume>.img`, or `<hotplug>/<volume>` for block devices.
+    pub hotplug: String,
 }
 
 impl Default for Layout {
@@ -167,6 +228,7 @@ impl Default for Layout {
             container_disks: "/var/run/kubevirt/container-disks".into(),
             ignition: "/var/run/kubevirt-ephemeral-disks/ignition-data".into(),
             service_account: "/var/run/secrets/kubernetes.io/serviceaccount".into(),
+            hotplug: "/var/run/kubevirt/hotplug-disks".into(),
         }
     }
 }
@@ -175,6 +237,7 @@ impl Layout {
     /// Where upstream's converter tests expect things.
     pub fn upstream() -> Self {
         Self {
+            ephemeral: "/var/run/libvirt/kubevirt-ephemeral-disk".into(),
             cloud_init: "/var/run/libvirt/cloud-init-dir".into(),
             empty_disks: "/var/run/libvirt/empty-disks".into(),
             nvram: "/var/lib/libvirt/qemu/nvram".into(),

@@ -51,6 +51,7 @@ fn with_hotplug(c: &Conversion<'_>, requested: Topology, cpu: Option<&v1::CPU>) 
 
 fn mode(c: &Conversion<'_>, cpu: Option<&v1::CPU>) -> CpuMode {
     match cpu.map_or("", |cpu| cpu.model.as_str()) {
+        "" | HOST_MODEL | HOST_PASSTHROUGH if c.ctx.allow_cross_arch_emulation => CpuMode::Custom("max".into()),
         "" | HOST_MODEL => CpuMode::HostModel,
         // libvirt refuses this without hardware virtualization; upstream's machine would not start.
         HOST_PASSTHROUGH if c.ctx.adapts_to_emulation() => CpuMode::Maximum,

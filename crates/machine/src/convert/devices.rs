@@ -19,7 +19,11 @@ const VIDEO_MEMORY_KIB: u32 = 16384;
 pub(super) fn convert(c: &mut Conversion<'_>) -> Devices {
     let vmi = c.vmi;
     let source = &vmi.spec.domain.devices;
+    let host = c.ctx;
+    let host_devices = [&host.generic_host_devices, &host.gpu_host_devices, &host.sriov_devices];
     Devices {
+        emulator: c.ctx.emulates_foreign(vmi).then(|| format!("/usr/bin/qemu-system-{}", c.ctx.arch.name())),
+        host_devices: host_devices.into_iter().flatten().cloned().collect(),
         channels: channels(c),
         panics: source.panic_devices.iter().map(|panic| panic.model.clone()).collect(),
         controllers: controllers(c),
@@ -203,7 +207,8 @@ fn tpm(c: &Conversion<'_>) -> Option<Tpm> {
 }
 
 fn has_graphics(c: &Conversion<'_>) -> bool {
-    c.vmi.spec.domain.devices.autoattach_graphics_device != Some(false)
+    // QEMU for a foreign architecture may come without a video card.
+    !c.ctx.allow_cross_arch_emulation && c.vmi.spec.domain.devices.autoattach_graphics_device != Some(false)
 }
 
 fn has_serial(c: &Conversion<'_>) -> bool {

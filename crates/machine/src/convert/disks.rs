@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ferrovirt_api::v1;
 
-use super::{Conversion, arch, cpu, io_threads, pci, resource, volumes};
+use super::{Context, Conversion, arch, cpu, io_threads, pci, resource, volumes};
 use crate::spec::{
     Arch, BlockSize, CacheMode, Disk, DiskAddress, DiskBus, DiskDevice, DiskFormat, DiskSource, ErrorPolicy, IoMode,
     Tray,
@@ -13,6 +13,7 @@ use crate::spec::{
 /// Socket of the persistent reservation helper.
 const RESERVATION_SOCKET: &str = "/var/run/kubevirt/daemons/pr/pr-helper.sock";
 const MAX_BLOCK_SIZE_S390X: u64 = 4096;
+const MAX_NAMES: u32 = 26 * 26 * 26;
 
 pub(super) fn convert(c: &mut Conversion<'_>) -> Vec<Disk> {
     let threads = io_threads::plan(c.vmi);
@@ -33,7 +34,10 @@ pub(super) fn convert(c: &mut Conversion<'_>) -> Vec<Disk> {
             disk.iommu = c.uses_iommu();
         }
         match c.vmi.spec.volumes.iter().position(|volume| volume.name == source.name) {
-            Some(position) => volumes::attach(c, position, &mut disk),
+            Some(position) => match c.ctx.hotplug_volumes.contains_key(&source.name) {
+                true => volumes::plug(c, position, &mut disk),
+                false => volumes::attach(c, position, &mut disk),
+            },
             None if source.cdrom.is_some() => eject(&mut disk),
             None => c.refuse(format!("{field}.name"), format!("there is no volume {:?}", source.name)),
         }
@@ -53,9 +57,19 @@ pub(super) fn convert(c: &mut Conversion<'_>) -> Vec<Disk> {
                 next_automatic = next_automatic % threads.automatic.max(1) + 1;
             }
         }
-        disks.push(disk);
+        if is_there(c.ctx, &disk) {
+            disks.push(disk);
+        }
     }
     disks
+}
+
+/// False for a disk of a running machine whose volume has not arrived yet.
+fn is_there(ctx: &Context, disk: &Disk) -> bool {
+    let plugged = ctx.hotplug_volumes.get(&disk.name);
+    let is_mounted = plugged.is_some_and(|status| matches!(status.phase.as_str(), "MountedToPod" | "Ready"));
+    let is_permanent = ctx.permanent_volumes.is_empty() || ctx.permanent_volumes.contains_key(&disk.name);
+    is_mounted || is_permanent || disk.source == DiskSource::Empty {}
 }
 
 pub(super) fn bus_of(disk: &v1::Disk) -> &str {
@@ -97,7 +111,7 @@ fn device(c: &mut Conversion<'_>, field: &str, source: &v1::Disk, namer: &mut De
         disk.address = scsi_address;
         disk.serial = Some(source.serial.clone()).filter(|serial| !serial.is_empty());
         if bus == DiskBus::Virtio {
-            disk.model = Some(c.virtio_model().into());
+            disk.model = Some(c.virtio_disk_model().into());
         }
         if !target.pci_address.is_empty() {
             let field = format!("{field}.disk.pciAddress");
@@ -153,7 +167,9 @@ fn cache(c: &mut Conversion<'_>, field: &str, source: &v1::Disk) -> Option<Cache
 
 fn io(c: &mut Conversion<'_>, field: &str, source: &v1::Disk) -> Option<IoMode> {
     match source.io.as_str() {
-        "" | "default" => None,
+        "" => None,
+        // libvirt does not know this word: it stands for saying nothing.
+        "default" => c.ctx.as_upstream.then_some(IoMode::Default),
         "native" => Some(IoMode::Native),
         "threads" => Some(IoMode::Threads),
         other => {
@@ -203,46 +219,45 @@ fn claim_size(c: &Conversion<'_>, disk: &mut Disk) {
 }
 
 /// Hands out `vda`, `sda`, …; a disk that was named before keeps its name.
+#[derive(Default)]
 struct DeviceNamer {
     known: BTreeMap<String, String>,
-    used: Vec<String>,
+    /// By prefix.
+    used: BTreeMap<&'static str, Vec<String>>,
 }
 
 impl DeviceNamer {
     fn new(vmi: &v1::VirtualMachineInstance) -> Self {
-        let mut namer = Self { known: BTreeMap::new(), used: Vec::new() };
+        let mut namer = Self::default();
         for disk in &vmi.spec.domain.devices.disks {
-            let status = vmi.status.volume_status.iter().find(|status| status.name == disk.name);
-            let Some(target) = status.map(|status| &status.target).filter(|target| !target.is_empty()) else {
-                continue;
-            };
-            namer.known.insert(disk.name.clone(), target.clone());
-            namer.used.push(target.clone());
+            let status =
+                vmi.status.volume_status.iter().rfind(|status| status.name == disk.name && !status.target.is_empty());
+            if let Some(status) = status {
+                namer.known.insert(disk.name.clone(), status.target.clone());
+                namer.used.entry(prefix(bus_of(disk))).or_default().push(status.target.clone());
+            }
         }
         namer
     }
 
     /// The name, and its number among those of the same prefix.
     fn name(&mut self, disk: &str, bus: DiskBus) -> (String, u32) {
-        let prefix = if bus == DiskBus::Virtio { "vd" } else { "sd" };
-        let known = self.known.get(disk).filter(|name| name.starts_with(prefix)).cloned();
-        let mut index = 0;
-        loop {
-            let name = device_name(prefix, index);
-            match &known {
-                Some(known) if *known == name => return (name, index),
-                // Nothing of ours has such a name; believe it and count from nought.
-                Some(known) if index > 26 * 26 * 26 => return (known.clone(), 0),
-                Some(_) => {}
-                None if self.used.contains(&name) => {}
-                None => {
-                    self.used.push(name.clone());
-                    return (name, index);
-                }
-            }
-            index += 1;
+        let prefix = prefix(bus.name());
+        let mut names = (0..MAX_NAMES).map(|index| (device_name(prefix, index), index));
+        if let Some(known) = self.known.get(disk) {
+            // If nothing of ours has such a name: believe it, and count from nought.
+            return names.find(|(name, _)| name == known).unwrap_or_else(|| (known.clone(), 0));
         }
+        let used = self.used.entry(prefix).or_default();
+        let (name, index) = names.find(|(name, _)| !used.contains(name)).unwrap_or_default();
+        used.push(name.clone());
+        self.known.insert(disk.into(), name.clone());
+        (name, index)
     }
+}
+
+fn prefix(bus: &str) -> &'static str {
+    if bus == "virtio" { "vd" } else { "sd" }
 }
 
 /// a … z, aa … az, ba …
@@ -279,6 +294,14 @@ impl Conversion<'_> {
     pub(super) fn virtio_model(&self) -> &'static str {
         let transitional = self.vmi.spec.domain.devices.use_virtio_transitional == Some(true);
         arch::virtio_model(self.ctx.arch, transitional)
+    }
+
+    /// Upstream asks the context for disks, and the VMI for everything else.
+    pub(super) fn virtio_disk_model(&self) -> &'static str {
+        match self.ctx.as_upstream {
+            true => arch::virtio_model(self.ctx.arch, self.ctx.use_virtio_transitional),
+            false => self.virtio_model(),
+        }
     }
 
     /// Encrypted guests reach virtio only through the IOMMU.

@@ -63,6 +63,9 @@ fn boot(c: &mut Conversion<'_>, firmware: Option<&v1::Firmware>) -> Boot {
     };
     let ctx = c.ctx;
     let Some(configuration) = &ctx.efi_configuration else {
+        if ctx.as_upstream {
+            return Boot::default();
+        }
         let wanted = if efi.secure_boot.unwrap_or(true) { "EFI firmware with secure boot" } else { "EFI firmware" };
         c.refuse("spec.domain.firmware.bootloader.efi", format!("the launcher's image has no {wanted}"));
         return Boot::default();
@@ -76,7 +79,7 @@ fn boot(c: &mut Conversion<'_>, firmware: Option<&v1::Firmware>) -> Boot {
     let nvram = format!("{directory}/{name}_VARS.fd");
     if configuration.uses_firmware_auto_selection {
         let features = vec![("secure-boot".into(), true), ("enrolled-keys".into(), true)];
-        let nvram = (c.ctx.arch != Arch::Aarch64).then_some(nvram);
+        let nvram = (c.vmi.spec.architecture != Arch::Aarch64.go_name()).then_some(nvram);
         return Boot::EfiAuto { features, nvram };
     }
     let security = c.vmi.spec.domain.launch_security.as_ref();

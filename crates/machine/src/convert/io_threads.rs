@@ -33,6 +33,11 @@ pub(super) fn plan(vmi: &VirtualMachineInstance) -> Option<IoThreads> {
     Some(IoThreads { total: automatic + dedicated, automatic, pool: Vec::new() })
 }
 
+/// Threads of the pool that all disks share, if the machine has one.
+pub(super) fn supplemental(vmi: &VirtualMachineInstance) -> u32 {
+    plan(vmi).map_or(0, |threads| count(threads.pool.len()))
+}
+
 pub(super) fn is_dedicated(disk: &v1::Disk) -> bool {
     disk.dedicated_io_thread == Some(true)
 }

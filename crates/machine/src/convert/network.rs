@@ -56,8 +56,13 @@ fn interface(c: &mut Conversion<'_>, field: &str, source: &v1::Interface) -> Opt
             c.refuse(format!("{field}.pciAddress"), format!("{:?} is no PCI address", source.pci_address));
         }
     }
-    if source.passt_binding.is_some() {
+    let attached_by = c.ctx.domain_attachment_by_interface_name.get(&source.name).map(String::as_str);
+    if source.passt_binding.is_some() && attached_by != Some(TAP) {
         interface.attachment = passt(c, field, source)?;
+        return Some(interface);
+    }
+    if c.ctx.as_upstream && attached_by != Some(TAP) {
+        interface.attachment = Attachment::Nothing {};
         return Some(interface);
     }
     if source.slirp.is_some() || source.macvtap.is_some() || source.passt.is_some() {

@@ -3,7 +3,7 @@
 use ferrovirt_api::names;
 
 use super::Conversion;
-use crate::spec::{Arch, Devices, DiskAddress, DiskBus, HostDevice, PciAddress};
+use crate::spec::{Arch, Devices, DiskAddress, DiskBus, HostDeviceSource, PciAddress};
 
 /// Taken by the host bridge and the video card.
 const FIRST_FREE_SLOT: u8 = 2;
@@ -30,8 +30,8 @@ pub(super) fn on_root_bus(c: &mut Conversion<'_>, devices: &mut Devices) {
         place(&mut interface.address);
     }
     for device in &mut devices.host_devices {
-        if let HostDevice::Pci { guest_address, .. } = device {
-            place(guest_address);
+        if matches!(device.source, HostDeviceSource::Pci { .. }) {
+            place(&mut device.guest_address);
         }
     }
     for controller in &mut devices.controllers {

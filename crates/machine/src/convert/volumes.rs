@@ -44,12 +44,15 @@ pub(super) fn attach(c: &mut Conversion<'_>, position: usize, disk: &mut Disk) {
             }
         }
         disk.source = file(path);
+        track_changes(c, disk);
     } else if volume.persistent_volume_claim.is_some() {
-        disk.discard = discard;
+        disk.discard |= discard;
         disk.source = claim(c, name, c.ctx.is_block_pvc.get(name));
+        track_changes(c, disk);
     } else if volume.data_volume.is_some() {
-        disk.discard = discard;
+        disk.discard |= discard;
         disk.source = claim(c, name, c.ctx.is_block_dv.get(name));
+        track_changes(c, disk);
     } else if volume.ephemeral.is_some() {
         let base = claim(c, name, c.ctx.is_block_pvc.get(name));
         overlay(c, name, disk, BackingStore { source: base, format: DiskFormat::Raw }, None);
@@ -82,12 +85,50 @@ pub(super) fn attach(c: &mut Conversion<'_>, position: usize, disk: &mut Disk) {
         disk.source = file(format!("{}/downwardapi-disks/vhostmd0", layout.private));
         disk.read_only = true;
         disk.discard = false;
-        disk.model = Some(c.virtio_model().into());
+        disk.model = Some(c.virtio_disk_model().into());
         disk.cache = None;
         disk.io = None;
+        disk.queues = None;
+        disk.iommu = false;
+        disk.reservations = None;
     } else {
         c.refuse(field, format!("the volume of disk {name:?} has a source that cannot be a disk"));
     }
+}
+
+/// Gives the disk the content of a volume that was plugged into the running machine.
+pub(super) fn plug(c: &mut Conversion<'_>, position: usize, disk: &mut Disk) {
+    let vmi = c.vmi;
+    let Some(volume) = vmi.spec.volumes.get(position) else {
+        return;
+    };
+    let name = &volume.name;
+    let is_block = if volume.persistent_volume_claim.is_some() || volume.host_disk.is_some() {
+        c.ctx.is_block_pvc.get(name)
+    } else if volume.data_volume.is_some() {
+        c.ctx.is_block_dv.get(name)
+    } else {
+        c.refuse(format!("spec.volumes[{position}]"), "only claims and data volumes can be plugged in");
+        return;
+    };
+    let directory = &c.ctx.layout.hotplug;
+    disk.source = match is_block {
+        Some(true) => DiskSource::Block { path: format!("{directory}/{name}"), name: None },
+        _ => file(format!("{directory}/{name}.img")),
+    };
+    disk.format = DiskFormat::Raw;
+    disk.discard |= !c.ctx.volumes_discard_ignore.contains(name);
+    track_changes(c, disk);
+}
+
+/// Puts an overlay before the disk that knows which blocks changed, if there is one for it.
+fn track_changes(c: &Conversion<'_>, disk: &mut Disk) {
+    let Some(overlay) = c.ctx.apply_cbt.get(&disk.name).filter(|path| !path.is_empty()) else {
+        return;
+    };
+    let data = std::mem::replace(&mut disk.source, file(overlay.clone()));
+    disk.data_store = Some(BackingStore { source: data, format: DiskFormat::Raw });
+    disk.format = DiskFormat::Qcow2;
 }
 
 fn container_disk(c: &mut Conversion<'_>, field: &str, position: usize, name: &str, disk: &mut Disk) {
@@ -138,7 +179,8 @@ fn content_paths(private: &str, kind: &str, name: &str) -> (String, String) {
 }
 
 fn not_a_lun(c: &mut Conversion<'_>, field: &str, disk: &Disk) {
-    if disk.device == DiskDevice::Lun {
+    // Upstream means to refuse this, but looks at the wrong field.
+    if disk.device == DiskDevice::Lun && !c.ctx.as_upstream {
         c.refuse(field, format!("disk {:?} is a LUN, which needs a block device", disk.name));
     }
 }

@@ -7,6 +7,9 @@ use super::{Disk, Filesystem};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Devices {
+    /// Program that runs the machine; `None` leaves it to the management daemon.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub emulator: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<Interface>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -85,6 +88,8 @@ pub enum Attachment {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         device: Option<String>,
     },
+    /// Not plugged in by us at all.
+    Nothing {},
     /// A passt process that speaks vhost-user.
     Passt {
         #[serde(default)]
@@ -123,32 +128,47 @@ pub struct Channel {
     pub path: Option<String>,
 }
 
+/// A device of the host that becomes the guest's.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct HostDevice {
+    pub alias: String,
+    pub source: HostDeviceSource,
+    /// `no`: the device is already bound to the driver that passes it through.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub managed: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// `vfio-pci`, `vfio-ap`, `vfio-ccw` for mediated devices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub display: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ram_framebuffer: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub boot_order: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guest_address: Option<PciAddress>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iommufd: Option<String>,
+    /// Memory nodes of the device, for the guest's ACPI tables.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_set: Option<String>,
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub enum HostDevice {
-    Pci {
-        alias: String,
-        address: PciAddress,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        boot_order: Option<u32>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        guest_address: Option<PciAddress>,
-    },
-    Mediated {
-        alias: String,
-        uuid: String,
-        /// `vfio-pci`, `vfio-ap`, `vfio-ccw`.
-        model: String,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        display: Option<bool>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        ram_framebuffer: Option<bool>,
-    },
-    Usb {
-        alias: String,
-        bus: u32,
-        device: u32,
-    },
+pub enum HostDeviceSource {
+    Pci { address: PciAddress },
+    Mediated { uuid: String },
+    Usb { bus: String, device: String },
+}
+
+impl Default for HostDeviceSource {
+    fn default() -> Self {
+        Self::Pci { address: PciAddress::default() }
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -46,6 +46,9 @@ pub struct Disk {
     pub queues: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backing: Option<BackingStore>,
+    /// Where the guest's data goes when the source only tracks which blocks changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_store: Option<BackingStore>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub block_size: Option<BlockSize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -166,6 +169,8 @@ impl CacheMode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum IoMode {
+    /// Upstream's word for saying nothing, which libvirt does not know. Only for comparing with it.
+    Default,
     Threads,
     Native,
     IoUring,
@@ -174,6 +179,7 @@ pub enum IoMode {
 impl IoMode {
     pub fn name(self) -> &'static str {
         match self {
+            Self::Default => "default",
             Self::Threads => "threads",
             Self::Native => "native",
             Self::IoUring => "io_uring",

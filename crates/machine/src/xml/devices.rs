@@ -2,13 +2,16 @@
 
 use super::{
     disk,
-    element::{Element, element, on_off, yes_no},
+    element::{Element, element, on_off},
     pci_address,
 };
-use crate::spec::{Attachment, Balloon, Channel, Controller, Devices, HostDevice, Input, Interface, SerialConsole};
+use crate::spec::{
+    Attachment, Balloon, Channel, Controller, Devices, HostDevice, HostDeviceSource, Input, Interface, SerialConsole,
+};
 
 pub(super) fn devices(devices: &Devices) -> Element {
     let mut out = element("devices");
+    out.push_all(devices.emulator.as_ref().map(|path| element("emulator").text(path)));
     out.push_all(devices.interfaces.iter().map(interface));
     out.push_all(devices.channels.iter().map(channel));
     out.push_all(devices.host_devices.iter().map(host_device));
@@ -76,6 +79,7 @@ fn interface(interface: &Interface) -> Element {
     let mut out = element("interface");
     let (kind, source) = match &interface.attachment {
         Attachment::Tap { .. } => ("ethernet", element("source")),
+        Attachment::Nothing {} => ("", element("source")),
         Attachment::Passt { device, .. } => ("vhostuser", element("source").attr_set("dev", device)),
     };
     out.push_all(interface.address.as_ref().map(pci_address));
@@ -161,30 +165,25 @@ fn serial(serial: &SerialConsole) -> Element {
 }
 
 fn host_device(device: &HostDevice) -> Element {
-    match device {
-        HostDevice::Pci { alias: name, address, boot_order, guest_address } => {
-            let mut out = element("hostdev").attr("type", "pci").attr("managed", "no").attr("mode", "subsystem");
-            out.push(element("source").child(pci_address(address)));
-            out.push_all(boot_order.map(|order| element("boot").attr("order", order)));
-            out.push_all(guest_address.as_ref().map(pci_address));
-            out.push(alias(name));
-            out
-        }
-        HostDevice::Mediated { alias: name, uuid, model, display, ram_framebuffer } => element("hostdev")
-            .attr("type", "mdev")
-            .attr("mode", "subsystem")
-            .attr("model", model)
-            .attr_some("display", display.map(on_off))
-            .attr_some("ramfb", ram_framebuffer.map(on_off))
-            .child(element("source").child(element("address").attr("uuid", uuid)))
-            .child(alias(name)),
-        HostDevice::Usb { alias: name, bus, device } => element("hostdev")
-            .attr("type", "usb")
-            .attr("managed", yes_no(false))
-            .attr("mode", "subsystem")
-            .child(element("source").child(element("address").attr("bus", bus).attr("device", device)))
-            .child(alias(name)),
-    }
+    let (kind, address) = match &device.source {
+        HostDeviceSource::Pci { address } => ("pci", pci_address(address)),
+        HostDeviceSource::Mediated { uuid } => ("mdev", element("address").attr("uuid", uuid)),
+        HostDeviceSource::Usb { bus, device } => ("usb", element("address").attr("bus", bus).attr("device", device)),
+    };
+    let mut out = element("hostdev")
+        .attr("type", kind)
+        .attr_some("managed", device.managed.as_ref())
+        .attr_some("mode", device.mode.as_ref())
+        .attr_some("model", device.model.as_ref())
+        .attr_some("display", device.display.as_ref())
+        .attr_some("ramfb", device.ram_framebuffer.as_ref());
+    out.push(element("source").child(address));
+    out.push_all(device.boot_order.map(|order| element("boot").attr("order", order)));
+    out.push_all(device.guest_address.as_ref().map(pci_address));
+    out.push(alias(&device.alias));
+    out.push_all(device.iommufd.as_ref().map(|on| element("driver").attr("iommufd", on)));
+    out.push_all(device.node_set.as_ref().map(|nodes| element("acpi").attr("nodeset", nodes)));
+    out
 }
 
 fn iommu_driver(iommu: bool) -> Option<Element> {

@@ -22,6 +22,12 @@ pub(super) fn disk(disk: &Disk) -> Element {
         let client = element("source").attr("type", "unix").attr("path", socket).attr("mode", "client");
         element("reservations").attr("managed", "no").attr("migration", "yes").child(client)
     }));
+    if let Some(store) = &disk.data_store {
+        if let DiskSource::Block { name: Some(name), .. } = &store.source {
+            disk_source = disk_source.attr("name", name);
+        }
+        disk_source.push(data_store(store));
+    }
     out.push(disk_source);
     let tray = disk.tray.map(|tray| match tray {
         Tray::Open => "open",
@@ -94,6 +100,18 @@ fn backing(backing: &BackingStore) -> Element {
         .attr("type", source_type(&backing.source))
         .child(element("format").attr("type", backing.format.name()))
         .child(source(&backing.source))
+}
+
+fn data_store(store: &BackingStore) -> Element {
+    let source = match &store.source {
+        // The name stands with the disk's own source.
+        DiskSource::Block { path, .. } => element("source").attr("dev", path),
+        other => source(other),
+    };
+    element("dataStore")
+        .attr("type", source_type(&store.source))
+        .child(element("format").attr("type", store.format.name()))
+        .child(source)
 }
 
 fn address(address: &DiskAddress) -> Element {
