@@ -28,6 +28,23 @@ pub(crate) fn accepted() -> Response<Body> {
     response
 }
 
+pub(crate) fn done() -> Response<Body> {
+    Response::new(body(Bytes::new()))
+}
+
+pub(crate) fn not_implemented(message: &str) -> Response<Body> {
+    status(StatusCode::NOT_IMPLEMENTED, "NotImplemented", message)
+}
+
+pub(crate) fn internal(message: &str) -> Response<Body> {
+    status(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", &format!("Internal error occurred: {message}"))
+}
+
+pub(crate) fn method_not_allowed() -> Response<Body> {
+    let message = "the server does not allow this method on the requested resource";
+    status(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
+}
+
 /// A failure as a `Status` object.
 pub(crate) fn status(code: StatusCode, reason: &str, message: &str) -> Response<Body> {
     json(

@@ -3,19 +3,21 @@
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 
-use crate::{Body, answer};
+use crate::{Body, answer, endpoints::ENDPOINTS};
 
 const GROUP: &str = "subresources.kubevirt.io";
 const VERSIONS: [&str; 2] = ["v1", "v1alpha3"];
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-const RESOURCES: &[(&str, &[&str])] = &[
-    ("virtualmachines/start", &["update"]),
-    ("virtualmachines/stop", &["update"]),
-    ("virtualmachines/restart", &["update"]),
-    ("virtualmachineinstances/console", &["get"]),
-    ("virtualmachineinstances/vnc", &["get"]),
-];
+/// Name and verbs of everything, objects' actions first.
+fn names() -> Vec<(String, &'static str)> {
+    let mut names: Vec<(String, &'static str)> = ENDPOINTS
+        .iter()
+        .map(|endpoint| (format!("{}/{}", endpoint.resource, endpoint.subresource), endpoint.verb.name()))
+        .collect();
+    names.push(("expand-vm-spec".into(), "update"));
+    names
+}
 
 pub(crate) fn serves(version: &str) -> bool {
     VERSIONS.contains(&version)
@@ -33,10 +35,10 @@ pub(crate) fn group() -> Response<Body> {
 }
 
 pub(crate) fn resources(version: &str) -> Response<Body> {
-    let resources: Vec<Value> = RESOURCES
+    let resources: Vec<Value> = names()
         .iter()
         .map(
-            |(name, verbs)| json!({ "name": name, "singularName": "", "namespaced": true, "kind": "", "verbs": verbs }),
+            |(name, verb)| json!({ "name": name, "singularName": "", "namespaced": true, "kind": "", "verbs": [verb] }),
         )
         .collect();
     answer::json(
@@ -61,12 +63,12 @@ pub(crate) fn wants_aggregated(headers: &HeaderMap) -> bool {
 /// client can read.
 pub(crate) fn aggregated() -> Response<Body> {
     let mut parents: Vec<(&str, Vec<Value>)> = vec![];
-    for (name, verbs) in RESOURCES {
-        let Some((parent, subresource)) = name.split_once('/') else { continue };
-        let entry = json!({ "subresource": subresource, "responseKind": no_kind(), "verbs": verbs });
-        match parents.iter_mut().find(|(known, _)| *known == parent) {
+    for endpoint in ENDPOINTS {
+        let verbs = [endpoint.verb.name()];
+        let entry = json!({ "subresource": endpoint.subresource, "responseKind": no_kind(), "verbs": verbs });
+        match parents.iter_mut().find(|(known, _)| *known == endpoint.resource) {
             Some((_, subresources)) => subresources.push(entry),
-            None => parents.push((parent, vec![entry])),
+            None => parents.push((endpoint.resource, vec![entry])),
         }
     }
     let resources: Vec<Value> = parents

@@ -8,11 +8,18 @@ mod admission;
 mod answer;
 mod authorize;
 mod discovery;
+mod endpoints;
+mod expand;
 mod front_proxy;
+mod graph;
+mod guest;
+mod openapi;
+mod options;
 mod power;
 pub mod remote;
 mod serve;
 mod stream;
+mod streams;
 mod subresources;
 pub mod validate;
 
@@ -61,6 +68,10 @@ pub trait Nodes: Send + Sync + 'static {
     fn call(&self, vmi: VirtualMachineInstance, call: NodeCall) -> BoxFuture<'static, Result<Bytes, ProtocolError>>;
 }
 
+/// An extension of a request: until when its caller's proof of identity holds. Streams end with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deadline(pub std::time::SystemTime);
+
 #[derive(Clone)]
 pub struct VirtApi {
     client: Client,
@@ -80,6 +91,7 @@ impl VirtApi {
             (&Method::POST, [hook]) => admission::handle(hook, request).await,
             (&Method::GET, ["healthz"]) => answer::text("ok"),
             (&Method::GET, ["apis"]) if discovery::wants_aggregated(request.headers()) => discovery::aggregated(),
+            (&Method::GET, ["openapi", rest @ ..]) => openapi::handle(rest),
             (_, ["apis", "subresources.kubevirt.io", rest @ ..]) => match rest {
                 [] => discovery::group(),
                 [version] if discovery::serves(version) => discovery::resources(version),

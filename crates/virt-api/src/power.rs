@@ -75,11 +75,11 @@ async fn read(request: Request<Body>, subresource: &str) -> Result<(Wish, bool),
         }
         _ => {
             let options: RestartOptions = options::read(request).await?;
-            match options.grace_period_seconds {
-                Some(1..) => {
+            match options.grace_period_seconds.map(i64::signum) {
+                Some(1) => {
                     return Err(answer::bad_request("For force restart, only gracePeriod=0 is supported for now"));
                 }
-                Some(..0) => return Err(answer::bad_request("gracePeriod has to be greater or equal to 0")),
+                Some(-1) => return Err(answer::bad_request("gracePeriod has to be greater or equal to 0")),
                 _ => {}
             }
             let force = options.grace_period_seconds == Some(0);

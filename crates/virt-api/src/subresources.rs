@@ -1,100 +1,141 @@
 //! Routes under `/apis/subresources.kubevirt.io/<version>`.
 
-use ferrovirt_api::v1::VirtualMachineInstance;
+use ferrovirt_api::v1::{EvacuateCancelOptions, VirtualMachine, VirtualMachineInstance};
 use http::{Method, Request, Response, StatusCode};
-use kube::Api;
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams},
+};
 use serde_json::json;
 
 use crate::{
-    Body, StreamKind, VirtApi, answer,
+    Body, VirtApi, answer,
     authorize::{self, Target},
-    power, stream,
+    endpoints::{self, Endpoint, INSTANCES, MACHINES, Served},
+    expand, graph, guest, options, power, streams,
 };
-
-/// What a later release brings. Asking for one is answered in words, not with a 404 that looks like a typing error.
-const LATER: &[&str] = &[
-    "pause",
-    "unpause",
-    "reset",
-    "softreboot",
-    "freeze",
-    "unfreeze",
-    "portforward",
-    "usbredir",
-    "vsock",
-    "guestosinfo",
-    "userlist",
-    "filesystemlist",
-    "addvolume",
-    "removevolume",
-    "memorydump",
-    "removememorydump",
-    "migrate",
-    "evacuate",
-    "backup",
-    "redefine-checkpoint",
-    "sev",
-    "objectgraph",
-    "expand-spec",
-];
 
 pub(crate) async fn handle(api: &VirtApi, request: Request<Body>, version: &str, path: &[&str]) -> Response<Body> {
     match path {
         ["version"] => self::version(),
         ["healthz"] => answer::text("ok"),
-        [
-            "namespaces",
-            namespace,
-            resource @ ("virtualmachines" | "virtualmachineinstances"),
-            name,
-            subresource,
-            rest @ ..,
-        ] => {
+        ["guestfs"] => guestfs(),
+        ["start-cluster-profiler" | "stop-cluster-profiler" | "dump-cluster-profiler"] => {
+            answer::not_implemented("the cluster profiler is not available; each component logs and serves metrics")
+        }
+        ["namespaces", namespace, "expand-vm-spec"] => {
+            if request.method() != Method::PUT {
+                return answer::method_not_allowed();
+            }
             let target = Target {
-                verb: if request.method() == Method::PUT { "update" } else { "get" },
+                verb: "update",
+                namespace,
+                resource: "expand-vm-spec",
+                name: "",
+                subresource: "".into(),
+                version,
+            };
+            match authorize::check(&api.client, request.headers(), &target).await {
+                Ok(()) => expand::sent(api, request, namespace).await,
+                Err(refusal) => refusal,
+            }
+        }
+        ["namespaces", namespace, resource @ (MACHINES | INSTANCES), name, rest @ ..] => {
+            let Some((endpoint, parameters)) = endpoints::find(resource, rest) else {
+                return answer::not_found(&format!("{resource} has no {}", rest.join("/")));
+            };
+            if *request.method() != endpoint.verb.method() {
+                return answer::method_not_allowed();
+            }
+            let target = Target {
+                verb: endpoint.verb.name(),
                 namespace,
                 resource,
                 name,
-                subresource,
+                subresource: endpoint.subresource.into(),
+                version,
             };
             if let Err(refusal) = authorize::check(&api.client, request.headers(), &target).await {
                 return refusal;
             }
-            dispatch(api, request, &target, rest).await
+            dispatch(api, request, endpoint, &target, parameters).await
         }
         _ => answer::not_found(&format!("subresources.kubevirt.io/{version} does not serve /{}", path.join("/"))),
     }
 }
 
-async fn dispatch(api: &VirtApi, request: Request<Body>, target: &Target<'_>, rest: &[&str]) -> Response<Body> {
-    let kind = match (target.resource, target.subresource) {
-        ("virtualmachines", "start" | "stop" | "restart") if request.method() == Method::PUT => {
-            return power::handle(api, request, target).await;
-        }
-        ("virtualmachineinstances", "console") if rest.is_empty() => StreamKind::Serial,
-        ("virtualmachineinstances", "vnc") if rest.is_empty() => StreamKind::Vnc,
-        (_, later) if LATER.contains(&later) || later == "vnc" => {
-            let message = format!("{} is not available in this version of Ferrovirt", target.subresource);
-            return answer::status(StatusCode::NOT_IMPLEMENTED, "NotImplemented", &message);
-        }
-        _ => return answer::not_found(&format!("{} has no {}", target.resource, target.subresource)),
-    };
+async fn dispatch(
+    api: &VirtApi,
+    request: Request<Body>,
+    endpoint: &Endpoint,
+    target: &Target<'_>,
+    parameters: &[&str],
+) -> Response<Body> {
+    match endpoint.served {
+        Served::Power => power::handle(api, request, target).await,
+        Served::Guest => guest::handle(api, request, target).await,
+        Served::Stream => streams::handle(api, request, target, parameters).await,
+        Served::Expand => expand::stored(api, target).await,
+        Served::Graph => graph::handle(api, request, target).await,
+        Served::EvacuateCancel => evacuate_cancel(api, request, target).await,
+        Served::Later(why) => answer::not_implemented(&format!("{} is not served: {why}", target.subresource)),
+    }
+}
+
+pub(crate) async fn instance(api: &VirtApi, target: &Target<'_>) -> Result<VirtualMachineInstance, Response<Body>> {
     let vmis = Api::<VirtualMachineInstance>::namespaced(api.client.clone(), target.namespace);
-    let vmi = match vmis.get(target.name).await {
-        Ok(vmi) => vmi,
-        Err(error) => return answer::from_kube(error),
+    vmis.get(target.name).await.map_err(answer::from_kube)
+}
+
+/// The instance of a VM that was asked for by the VM's own name.
+pub(crate) async fn instance_of_machine(
+    api: &VirtApi,
+    target: &Target<'_>,
+) -> Result<VirtualMachineInstance, Response<Body>> {
+    let vms = Api::<VirtualMachine>::namespaced(api.client.clone(), target.namespace);
+    let vm = vms.get(target.name).await.map_err(answer::from_kube)?;
+    if !vm.status.created {
+        return Err(answer::conflict("virtualmachine", target.name, "VMI is not started"));
+    }
+    let vmi = instance(api, target).await?;
+    let owned = vmi.owner_references().iter().any(|owner| Some(&owner.uid) == vm.metadata.uid.as_ref());
+    match owned {
+        true => Ok(vmi),
+        false => Err(answer::conflict("virtualmachine", target.name, "the instance of this name belongs to no VM")),
+    }
+}
+
+async fn evacuate_cancel(api: &VirtApi, request: Request<Body>, target: &Target<'_>) -> Response<Body> {
+    let found = match target.resource {
+        MACHINES => instance_of_machine(api, target).await,
+        _ => instance(api, target).await,
     };
-    if vmi.status.phase != "Running" {
-        return answer::conflict("virtualmachineinstance", target.name, "VMI is not running");
+    let vmi = match found {
+        Ok(vmi) => vmi,
+        Err(refusal) => return refusal,
+    };
+    let options: EvacuateCancelOptions = match options::read(request).await {
+        Ok(options) => options,
+        Err(refusal) => return refusal,
+    };
+    if vmi.status.evacuation_node_name.is_empty() {
+        return answer::done();
     }
-    let devices = &vmi.spec.domain.devices;
-    if kind == StreamKind::Serial && devices.autoattach_serial_console == Some(false) {
-        return answer::bad_request("No serial consoles are present.");
+    let path = "/status/evacuationNodeName";
+    let patch = json!([
+        { "op": "test", "path": path, "value": options.evacuation_node_name },
+        { "op": "remove", "path": path },
+    ]);
+    let patch = match serde_json::from_value(patch) {
+        Ok(patch) => Patch::Json::<()>(patch),
+        Err(error) => return answer::internal(&error.to_string()),
+    };
+    let params = PatchParams { dry_run: !options.dry_run.is_empty(), ..Default::default() };
+    let vmis = Api::<VirtualMachineInstance>::namespaced(api.client.clone(), target.namespace);
+    match vmis.patch(target.name, &params, &patch).await {
+        Ok(_) => answer::done(),
+        Err(error) => answer::from_kube(error),
     }
-    if kind == StreamKind::Vnc && devices.autoattach_graphics_device == Some(false) {
-        return answer::bad_request("No graphics devices are present.");
-    }
-    stream::serve(request, api.nodes.open(vmi, kind)).await
 }
 
 fn version() -> Response<Body> {
@@ -102,7 +143,14 @@ fn version() -> Response<Body> {
         StatusCode::OK,
         &json!({
             "gitVersion": format!("v{}", env!("CARGO_PKG_VERSION")),
+            "gitCommit": "", "gitTreeState": "", "buildDate": "",
+            "goVersion": "", "compiler": "rustc",
             "platform": format!("linux/{}", std::env::consts::ARCH),
         }),
     )
+}
+
+/// Which image has libguestfs: none is shipped, and clients that ask must be told a name or fail with one.
+fn guestfs() -> Response<Body> {
+    answer::json(StatusCode::OK, &json!({ "registry": "", "tag": "", "imagePrefix": "", "gsImage": "" }))
 }

@@ -1,0 +1,98 @@
+use std::future::pending;
+
+use tokio::io::DuplexStream;
+
+use super::*;
+
+/// A joined stream: the client's websocket, and the guest's end.
+async fn joined(framing: Framing) -> (WebSocketStream<DuplexStream>, DuplexStream, tokio::task::JoinHandle<()>) {
+    let (client, server) = tokio::io::duplex(1 << 16);
+    let (guest, target) = tokio::io::duplex(1 << 16);
+    let server = WebSocketStream::from_raw_socket(server, Role::Server, None).await;
+    let client = WebSocketStream::from_raw_socket(client, Role::Client, None).await;
+    (client, guest, tokio::spawn(join(server, target, framing, PATIENCE, pending())))
+}
+
+#[tokio::test]
+async fn bytes_go_both_ways_and_the_end_is_told() {
+    let (mut client, mut guest, task) = joined(Framing::Bytes).await;
+    client.send(Message::Binary("in".into())).await.unwrap();
+    client.send(Message::Text("put".into())).await.unwrap();
+    let mut read = [0; 5];
+    guest.read_exact(&mut read).await.unwrap();
+    assert_eq!(&read, b"input");
+    guest.write_all(b"output").await.unwrap();
+    assert_eq!(client.next().await.unwrap().unwrap(), Message::Binary("output".into()));
+    drop(guest);
+    assert!(matches!(client.next().await, Some(Ok(Message::Close(_)))));
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_client_that_sends_no_more_still_listens() {
+    let (mut client, mut guest, _task) = joined(Framing::Bytes).await;
+    client.send(Message::Binary("question".into())).await.unwrap();
+    client.send(Message::Binary(Bytes::new())).await.unwrap();
+    let mut asked = String::new();
+    guest.read_to_string(&mut asked).await.unwrap();
+    assert_eq!(asked, "question");
+    guest.write_all(b"answer").await.unwrap();
+    assert_eq!(client.next().await.unwrap().unwrap(), Message::Binary("answer".into()));
+}
+
+#[tokio::test]
+async fn a_message_is_a_datagram() {
+    let (mut client, mut guest, _task) = joined(Framing::Datagrams).await;
+    for text in ["one", "", "three"] {
+        client.send(Message::Binary(text.into())).await.unwrap();
+        let length = usize::from(guest.read_u16().await.unwrap());
+        let mut datagram = vec![0; length];
+        guest.read_exact(&mut datagram).await.unwrap();
+        assert_eq!(datagram, text.as_bytes());
+        guest.write_all(&u16::try_from(length).unwrap().to_be_bytes()).await.unwrap();
+        guest.write_all(&datagram).await.unwrap();
+        assert_eq!(client.next().await.unwrap().unwrap(), Message::Binary(text.into()));
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_answer_is_given_up() {
+    let (client, server) = tokio::io::duplex(1 << 16);
+    let (_guest, target) = tokio::io::duplex(1 << 16);
+    let server = WebSocketStream::from_raw_socket(server, Role::Server, None).await;
+    let mut client = WebSocketStream::from_raw_socket(client, Role::Client, None).await;
+    let patience = Patience { ask: Duration::from_millis(20), give_up: Duration::from_millis(100) };
+    // The client is not polled meanwhile: it answers neither messages nor pings.
+    join(server, target, Framing::Bytes, patience, pending()).await;
+    assert!(matches!(client.next().await, Some(Ok(Message::Ping(_)))), "it was not asked first");
+}
+
+#[tokio::test]
+async fn a_withdrawn_right_ends_the_stream_and_says_so() {
+    let (client, server) = tokio::io::duplex(1 << 16);
+    let (_guest, target) = tokio::io::duplex(1 << 16);
+    let server = WebSocketStream::from_raw_socket(server, Role::Server, None).await;
+    let mut client = WebSocketStream::from_raw_socket(client, Role::Client, None).await;
+    let (revoke, revoked) = tokio::sync::oneshot::channel::<String>();
+    let task = tokio::spawn(join(server, target, Framing::Bytes, PATIENCE, async { revoked.await.unwrap() }));
+    revoke.send("no more".into()).unwrap();
+    match client.next().await {
+        Some(Ok(Message::Close(Some(frame)))) => assert_eq!((frame.code, &*frame.reason), (CloseCode::Policy, "no more")),
+        other => panic!("{other:?}"),
+    }
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_slow_reader_holds_the_guest_back() {
+    let (client, mut guest, _task) = joined(Framing::Bytes).await;
+    let chunk = vec![7u8; 1 << 16];
+    // Everything between guest and client is bounded: at some point a write waits.
+    let blocked = async {
+        for _ in 0..1000 {
+            guest.write_all(&chunk).await.unwrap();
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_millis(300), blocked).await.is_err(), "64 MB were taken from the guest");
+    drop(client);
+}
