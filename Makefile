@@ -12,7 +12,7 @@ export FERROVIRT_BIN_DIR ?= $(CARGO_TARGET_DIR)/dist
 export FERROVIRT_GUEST_DIR ?= $(FERROVIRT_CACHE)/guest
 export PREFIX ?= /usr/local
 
-.PHONY: help up down deps build image test lint bench nightly images kubernetes-up kubernetes-down e2e-kubernetes deny gen
+.PHONY: help up down deps build image clients test lint bench nightly images kubernetes-up kubernetes-down e2e-kubernetes deny gen
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -34,7 +34,10 @@ image: ## make the demo guest's image, if there is none for this source
 	@scripts/guest-image.sh "$(FERROVIRT_GUEST_DIR)" || \
 		{ scripts/install-deps.sh --update && scripts/guest-image.sh "$(FERROVIRT_GUEST_DIR)"; }
 
-test: deps build image ## all tests, with real guests
+clients: ## build the stock virtctl that tests drive, if the cache lacks it
+	@scripts/clients.sh >/dev/null
+
+test: deps build image clients ## all tests, with real guests
 	cargo test --workspace --no-fail-fast
 
 lint: ## format, clippy, layering, generated files, shell scripts
@@ -46,7 +49,7 @@ lint: ## format, clippy, layering, generated files, shell scripts
 bench: deps build image ## measure against raw QEMU; one table, also as JSON
 	cargo run --release --package ferrovirt-e2e --bin bench -- --json $(CARGO_TARGET_DIR)/bench.json
 
-nightly: deps build image deny ## the long forms: fuzzing, hundreds of crash rounds
+nightly: deps build image clients deny ## the long forms: fuzzing, hundreds of crash rounds
 	FERROVIRT_LONG=1 PROPTEST_CASES=20000 cargo test --workspace
 
 images: build ## the images of a cluster installation, as OCI archives
