@@ -14,7 +14,7 @@ use kube::{
 
 use crate::up::paths::{DEFAULT_DATA_DIR, Paths};
 
-#[derive(Args, Clone)]
+#[derive(Args, Clone, Default)]
 pub struct ClientArgs {
     /// Kubeconfig file [default: $KUBECONFIG, then the host's own, then ~/.kube/config]
     #[arg(long)]
@@ -22,6 +22,9 @@ pub struct ClientArgs {
     /// Use the host with this data directory
     #[arg(long, env = "FERROVIRT_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
+    /// Context of the kubeconfig [default: the current one]
+    #[arg(long)]
+    pub context: Option<String>,
     /// Namespace [default: the one of the kubeconfig]
     #[arg(short, long)]
     pub namespace: Option<String>,
@@ -30,7 +33,8 @@ pub struct ClientArgs {
 impl ClientArgs {
     pub async fn config(&self) -> Result<Config> {
         let (kubeconfig, source) = self.read()?;
-        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        let options = KubeConfigOptions { context: self.context.clone(), ..Default::default() };
+        let config = Config::from_custom_kubeconfig(kubeconfig, &options)
             .await
             .with_context(|| format!("cannot use the kubeconfig {source}"))?;
         Ok(config)

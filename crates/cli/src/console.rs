@@ -2,22 +2,18 @@
 
 use std::io::{IsTerminal, Write};
 
-use anyhow::{Context, Result, bail};
-use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use anyhow::Result;
 use clap::Args;
 use futures::{SinkExt, StreamExt};
-use http::{Request, StatusCode, header};
-use http_body_util::BodyExt;
-use hyper_util::rt::TokioIo;
-use kube::client::Body;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use tokio::io::AsyncReadExt;
-use tokio_tungstenite::{
-    WebSocketStream,
-    tungstenite::{Message, protocol::Role},
-};
+use tokio_tungstenite::{WebSocketStream, tungstenite::Message};
 
-use crate::client::ClientArgs;
+use crate::{
+    client::ClientArgs,
+    socket,
+    target::{self, Kind},
+};
 
 /// `^]`
 const ESCAPE: u8 = 0x1d;
@@ -28,31 +24,19 @@ pub struct ConsoleArgs {
     name: String,
     #[command(flatten)]
     client: ClientArgs,
+    /// Accepted for upstream's sake: minutes to wait for the machine
+    #[arg(long, hide = true)]
+    timeout: Option<u64>,
 }
 
 pub async fn run(arguments: ConsoleArgs) -> Result<()> {
     let client = arguments.client.connect().await?;
     let namespace = arguments.client.namespace(&client).to_owned();
-    let name = &arguments.name;
-    let path =
-        format!("/apis/subresources.kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstances/{name}/console");
-    let mut nonce = [0u8; 16];
-    rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())?;
-    let request = Request::get(path)
-        .header(header::CONNECTION, "Upgrade")
-        .header(header::UPGRADE, "websocket")
-        .header(header::SEC_WEBSOCKET_VERSION, "13")
-        .header(header::SEC_WEBSOCKET_KEY, BASE64.encode(nonce))
-        .header(header::SEC_WEBSOCKET_PROTOCOL, "plain.kubevirt.io")
-        .body(Body::empty())?;
-    let response = client.send(request).await?;
-    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        let body = response.into_body().collect().await?.to_bytes();
-        let status: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
-        bail!("{}", status["message"].as_str().unwrap_or("the server refused the console"));
-    }
-    let upgraded = hyper::upgrade::on(response).await.context("the server gave no stream")?;
-    let socket = WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Client, None).await;
+    let named = target::path(&arguments.name)?;
+    let namespace = named.namespace.unwrap_or(namespace);
+    let name = &named.name;
+    let path = socket::path(&namespace, Kind::Instance.resource(), name, "console");
+    let socket = socket::open(&client, &path).await?;
     let terminal = RawTerminal::enter();
     if terminal.is_some() {
         eprint!("Connected to {name}. Press Enter for a prompt, Ctrl+] to leave.\r\n");
@@ -95,6 +79,10 @@ where
             let bytes = match message {
                 Ok(Message::Binary(bytes)) => bytes,
                 Ok(Message::Text(text)) => text.into(),
+                Ok(Message::Close(Some(frame))) if !frame.reason.is_empty() => {
+                    eprint!("\r\n{}.", frame.reason);
+                    break;
+                }
                 Ok(Message::Close(_)) | Err(_) => break,
                 Ok(_) => continue,
             };

@@ -5,19 +5,31 @@
 mod apply;
 mod client;
 mod console;
+mod create;
+mod credentials;
 mod delete;
 mod domain_xml;
 mod down;
+mod exit;
+mod expose;
 mod get;
+mod guest;
 mod image;
+mod info;
 mod install;
 mod kubeconfig;
 mod logging;
+mod persona;
+mod port_forward;
 mod power;
 mod roles;
+mod socket;
+mod ssh;
 mod status;
 mod table;
+mod target;
 mod up;
+mod vnc;
 mod wait;
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
@@ -51,11 +63,52 @@ enum Command {
     /// Connect to a VM's serial console (leave with ^])
     Console(console::ConsoleArgs),
     /// Start a VM
-    Start(power::PowerArgs),
+    Start(power::StartArgs),
     /// Stop a VM
-    Stop(power::PowerArgs),
+    Stop(power::StopArgs),
     /// Restart a VM
-    Restart(power::PowerArgs),
+    Restart(power::RestartArgs),
+    /// Stop a guest's CPUs; its memory stays
+    Pause(guest::PauseArgs),
+    /// Let a paused guest go on
+    Unpause(guest::PauseArgs),
+    /// Press the reset button
+    Reset(guest::GuestArgs),
+    /// Ask a guest to reboot
+    SoftReboot(guest::GuestArgs),
+    /// Show a guest's screen in a viewer, or save it as a picture
+    Vnc(vnc::VncArgs),
+    /// Log in to a guest with ssh
+    Ssh(ssh::SshArgs),
+    /// Copy files to or from a guest
+    Scp(ssh::ScpArgs),
+    /// Bring ports of a guest to this machine
+    PortForward(port_forward::PortForwardArgs),
+    /// Make a Service for a VM
+    Expose(expose::ExposeArgs),
+    /// What the guest agent says of the guest
+    Guestosinfo(guest::InfoArgs),
+    /// Who is logged in to a guest
+    Userlist(guest::InfoArgs),
+    /// The file systems of a guest
+    Fslist(guest::InfoArgs),
+    /// Print manifests made from flags
+    #[command(subcommand)]
+    Create(create::CreateCommand),
+    /// Keys and passwords in guests
+    #[command(subcommand)]
+    Credentials(credentials::CredentialsCommand),
+    /// Print a VM with its instance type and preference filled in
+    Expand(info::ExpandArgs),
+    /// Devices of hosts that VMs may have
+    PermittedDevices(info::DevicesArgs),
+    /// Settings of the installation
+    #[command(subcommand)]
+    Adm(info::AdmCommand),
+    /// Versions of this program and of the cluster
+    Version(info::VersionArgs),
+    /// Print a script that completes commands in your shell
+    Completion(info::CompletionArgs),
     /// Images on this host
     #[command(subcommand)]
     Image(image::ImageCommand),
@@ -92,13 +145,11 @@ fn main() -> ExitCode {
         Some("pod-init") => return exit_code(ferrovirt_node_lite::init_main(arguments.into_iter().skip(2))),
         _ => {}
     }
-    let cli = Cli::parse();
+    persona::set(persona::of(arguments.first()));
+    let cli = Cli::parse_from(persona::reorder(arguments));
     match run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {}", client::explain(&error));
-            ExitCode::FAILURE
-        }
+        Err(error) => exit::report(&error),
     }
 }
 
@@ -127,9 +178,31 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Get(arguments) => get::run(arguments).await,
             Command::Delete(arguments) => delete::run(arguments).await,
             Command::Console(arguments) => console::run(arguments).await,
-            Command::Start(arguments) => power::run("start", arguments).await,
-            Command::Stop(arguments) => power::run("stop", arguments).await,
-            Command::Restart(arguments) => power::run("restart", arguments).await,
+            Command::Start(arguments) => power::start(arguments).await,
+            Command::Stop(arguments) => power::stop(arguments).await,
+            Command::Restart(arguments) => power::restart(arguments).await,
+            Command::Pause(arguments) => guest::pause("pause", arguments).await,
+            Command::Unpause(arguments) => guest::pause("unpause", arguments).await,
+            Command::Reset(arguments) => guest::ask("reset", arguments).await,
+            Command::SoftReboot(arguments) => guest::ask("soft-reboot", arguments).await,
+            Command::Vnc(arguments) => vnc::run(arguments).await,
+            Command::Ssh(arguments) => ssh::ssh(arguments).await,
+            Command::Scp(arguments) => ssh::scp(arguments).await,
+            Command::PortForward(arguments) => port_forward::run(arguments).await,
+            Command::Expose(arguments) => expose::run(arguments).await,
+            Command::Guestosinfo(arguments) => guest::info("guestosinfo", arguments).await,
+            Command::Userlist(arguments) => guest::info("userlist", arguments).await,
+            Command::Fslist(arguments) => guest::info("filesystemlist", arguments).await,
+            Command::Create(command) => create::run(command),
+            Command::Credentials(command) => credentials::run(command).await,
+            Command::Expand(arguments) => info::expand(arguments).await,
+            Command::PermittedDevices(arguments) => info::permitted_devices(arguments).await,
+            Command::Adm(command) => info::adm(command).await,
+            Command::Version(arguments) => info::version(arguments).await,
+            Command::Completion(arguments) => {
+                info::completion::<Cli>(&arguments);
+                Ok(())
+            }
             Command::Image(command) => image::run(command),
             Command::DomainXml(arguments) => domain_xml::run(&arguments),
             Command::Install(arguments) => install::install(arguments).await,

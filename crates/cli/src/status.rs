@@ -15,7 +15,7 @@ pub async fn run(arguments: HostArgs) -> Result<()> {
     let Some(status) = control::status(&paths.control_socket()).await else {
         bail!("no host runs in {}: start one with `ferrovirt up --detach`", paths.data_dir.display());
     };
-    let client = ClientArgs { kubeconfig: Some(paths.kubeconfig()), data_dir: None, namespace: None }.connect().await?;
+    let client = ClientArgs { kubeconfig: Some(paths.kubeconfig()), ..Default::default() }.connect().await?;
     let vms = Api::<VirtualMachine>::all(client).list(&ListParams::default()).await?;
     let running = vms.items.iter().filter(|vm| vm.status.printable_status == "Running").count();
     println!("ferrovirt {} is {} (pid {})", status.version, if status.ready { "up" } else { "starting" }, status.pid);

@@ -17,6 +17,21 @@ const DEADLINE: Duration = Duration::from_secs(300);
 /// How long something may look like a failure before it is one.
 const DOUBT: Duration = Duration::from_secs(5);
 
+/// Nothing came of it in the time that we wait.
+#[derive(Debug)]
+pub struct TimedOut {
+    pub seconds: u64,
+    pub last: String,
+}
+
+impl std::fmt::Display for TimedOut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "waited {} s, last seen: {}", self.seconds, self.last)
+    }
+}
+
+impl std::error::Error for TimedOut {}
+
 /// Waits until an object is gone, or another of that name took its place.
 pub async fn until_gone(api: &Api<DynamicObject>, name: &str, uid: Option<&str>, label: &str) -> Result<()> {
     follow(api, name, |object| match object {
@@ -102,7 +117,7 @@ async fn follow(api: &Api<DynamicObject>, name: &str, judge: impl Fn(Option<&Dyn
     progress.clear();
     match outcome {
         Ok(outcome) => outcome,
-        Err(_) => bail!("waited {} s, last seen: {}", DEADLINE.as_secs(), progress.last),
+        Err(_) => Err(TimedOut { seconds: DEADLINE.as_secs(), last: progress.last }.into()),
     }
 }
 

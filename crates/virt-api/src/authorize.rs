@@ -40,11 +40,7 @@ pub(crate) async fn check(client: &Client, headers: &HeaderMap, target: &Target<
 }
 
 /// What the API server says. `Err` if it could not be asked, or if nobody says who the caller is.
-pub(crate) async fn allowed(
-    client: &Client,
-    headers: &HeaderMap,
-    target: &Target<'_>,
-) -> Result<bool, Response<Body>> {
+pub(crate) async fn allowed(client: &Client, headers: &HeaderMap, target: &Target<'_>) -> Result<bool, Response<Body>> {
     let Some(user) = first(headers, "x-remote-user") else {
         return Err(answer::status(http::StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized"));
     };

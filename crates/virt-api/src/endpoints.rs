@@ -172,9 +172,9 @@ mod tests {
         let mut ours: Vec<String> = ENDPOINTS
             .iter()
             .flat_map(|endpoint| {
-                paths(endpoint).into_iter().map(move |path| {
-                    format!("{} {}/{{name}}/{path}", endpoint.verb.method(), endpoint.resource)
-                })
+                paths(endpoint)
+                    .into_iter()
+                    .map(move |path| format!("{} {}/{{name}}/{path}", endpoint.verb.method(), endpoint.resource))
             })
             .collect();
         ours.sort();
@@ -187,8 +187,11 @@ mod tests {
     fn the_documentation_lists_every_endpoint() {
         let page = include_str!("../../../docs/subresources.md");
         for endpoint in ENDPOINTS {
-            let line = page.lines().find(|line| line.starts_with(&format!("| `{}/{}` ", endpoint.resource, endpoint.subresource)));
-            let line = line.unwrap_or_else(|| panic!("docs/subresources.md lacks {}/{}", endpoint.resource, endpoint.subresource));
+            let line = page
+                .lines()
+                .find(|line| line.starts_with(&format!("| `{}/{}` ", endpoint.resource, endpoint.subresource)));
+            let line = line
+                .unwrap_or_else(|| panic!("docs/subresources.md lacks {}/{}", endpoint.resource, endpoint.subresource));
             assert!(line.contains(&format!("| {} |", endpoint.verb.name())), "{line}");
             match endpoint.served {
                 Served::Later(why) => assert!(line.contains(&format!("not yet: {why}")), "{line}"),

@@ -57,8 +57,14 @@ fn of_machine(vm: &VirtualMachine, pod: Option<&str>) -> ObjectGraphNode {
         root.children.push(vmi);
     }
     let matchers = [
-        (vm.spec.instancetype.as_ref().map(|m| (m.kind.as_str(), m.name.as_str(), m.revision_name.as_str())), "Instancetype"),
-        (vm.spec.preference.as_ref().map(|m| (m.kind.as_str(), m.name.as_str(), m.revision_name.as_str())), "Preference"),
+        (
+            vm.spec.instancetype.as_ref().map(|m| (m.kind.as_str(), m.name.as_str(), m.revision_name.as_str())),
+            "Instancetype",
+        ),
+        (
+            vm.spec.preference.as_ref().map(|m| (m.kind.as_str(), m.name.as_str(), m.revision_name.as_str())),
+            "Preference",
+        ),
     ];
     for (matcher, what) in matchers {
         let Some((kind, name, revision)) = matcher else { continue };

@@ -2,9 +2,7 @@
 
 use ferrovirt_api::v1::{
     FreezeUnfreezeTimeout, PauseOptions, VirtualMachine, VirtualMachineInstance,
-    values::{
-        virtual_machine_instance_condition_type as condition, virtual_machine_instance_phase as phase,
-    },
+    values::{virtual_machine_instance_condition_type as condition, virtual_machine_instance_phase as phase},
 };
 use ferrovirt_machine::{
     node_call::NodeCall,
@@ -135,9 +133,9 @@ pub(crate) fn check(subresource: &str, vmi: &VirtualMachineInstance) -> Result<(
     match subresource {
         "pause" | "freeze" | "softreboot" if !running => conflict(VM_NOT_RUNNING),
         "unpause" | "unfreeze" | "guestosinfo" | "userlist" | "filesystemlist" if !running => conflict(VMI_NOT_RUNNING),
-        "pause" if vmi.spec.liveness_probe.as_ref().is_some_and(|probe| probe.guest_agent_ping.is_none()) => Err(
-            Refusal::Forbidden("Pausing VMIs with a non-GuestAgentPing LivenessProbe is not supported".into()),
-        ),
+        "pause" if vmi.spec.liveness_probe.as_ref().is_some_and(|probe| probe.guest_agent_ping.is_none()) => {
+            Err(Refusal::Forbidden("Pausing VMIs with a non-GuestAgentPing LivenessProbe is not supported".into()))
+        }
         "pause" if paused => conflict("VMI is already paused"),
         "unpause" if !paused => conflict("VMI is not paused"),
         "softreboot" if paused => conflict("VMI is paused"),

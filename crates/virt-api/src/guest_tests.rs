@@ -26,7 +26,11 @@ fn an_instance_does_what_its_state_allows() {
         ("pause", vmi("Running", paused, plain()), conflict("VMI is already paused")),
         (
             "pause",
-            vmi("Running", &[], json!({ "domain": { "devices": {} }, "livenessProbe": { "tcpSocket": { "port": 1 } } })),
+            vmi(
+                "Running",
+                &[],
+                json!({ "domain": { "devices": {} }, "livenessProbe": { "tcpSocket": { "port": 1 } } }),
+            ),
             Err(Refusal::Forbidden("Pausing VMIs with a non-GuestAgentPing LivenessProbe is not supported".into())),
         ),
         ("unpause", vmi("Running", paused, plain()), Ok(())),

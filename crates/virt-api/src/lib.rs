@@ -17,6 +17,7 @@ mod openapi;
 mod options;
 mod power;
 pub mod remote;
+mod roles;
 mod serve;
 mod stream;
 mod streams;
@@ -38,6 +39,7 @@ use kube::Client;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use front_proxy::{FrontProxy, FrontProxyError};
+pub use roles::user_roles;
 pub use serve::{Tls, TlsError, serve};
 
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -23,7 +23,9 @@ pub(crate) async fn bytes(request: Request<Body>) -> Result<bytes::Bytes, Respon
 
 pub(crate) fn is_dry_run(values: &[String]) -> Result<bool, Response<Body>> {
     match values.iter().find(|value| *value != "All") {
-        Some(value) => Err(answer::bad_request(&format!("dryRun: Unsupported value: {value:?}: supported values: \"All\""))),
+        Some(value) => {
+            Err(answer::bad_request(&format!("dryRun: Unsupported value: {value:?}: supported values: \"All\"")))
+        }
         None => Ok(!values.is_empty()),
     }
 }

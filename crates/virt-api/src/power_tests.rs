@@ -79,7 +79,12 @@ fn stopping() {
     check("Halted", Some("Running"), &Wish::Stop { grace: Some(60) }, Err(shorter));
     check("Halted", Some("Running"), &Wish::Stop { grace: Some(0) }, Ok(json!({ "grace": 0, "then": stop })));
     let sooner = Wish::Stop { grace: Some(5) };
-    check("Always", Some("Running"), &sooner, Ok(json!({ "grace": 5, "then": { "spec": { "runStrategy": "Halted" } } })));
+    check(
+        "Always",
+        Some("Running"),
+        &sooner,
+        Ok(json!({ "grace": 5, "then": { "spec": { "runStrategy": "Halted" } } })),
+    );
     check("Always", None, &sooner, Ok(json!({ "spec": { "runStrategy": "Halted" } })));
 }
 

@@ -77,7 +77,9 @@ async fn a_withdrawn_right_ends_the_stream_and_says_so() {
     let task = tokio::spawn(join(server, target, Framing::Bytes, PATIENCE, async { revoked.await.unwrap() }));
     revoke.send("no more".into()).unwrap();
     match client.next().await {
-        Some(Ok(Message::Close(Some(frame)))) => assert_eq!((frame.code, &*frame.reason), (CloseCode::Policy, "no more")),
+        Some(Ok(Message::Close(Some(frame)))) => {
+            assert_eq!((frame.code, &*frame.reason), (CloseCode::Policy, "no more"))
+        }
         other => panic!("{other:?}"),
     }
     task.await.unwrap();
@@ -93,6 +95,9 @@ async fn a_slow_reader_holds_the_guest_back() {
             guest.write_all(&chunk).await.unwrap();
         }
     };
-    assert!(tokio::time::timeout(Duration::from_millis(300), blocked).await.is_err(), "64 MB were taken from the guest");
+    assert!(
+        tokio::time::timeout(Duration::from_millis(300), blocked).await.is_err(),
+        "64 MB were taken from the guest"
+    );
     drop(client);
 }

@@ -107,7 +107,10 @@ async fn allowed(client: Client, headers: HeaderMap, target: Owned, deadline: Op
         tokio::time::sleep(left.map_or(RECHECK, |left| left.min(RECHECK))).await;
         // An API server that does not answer has withdrawn nothing.
         if let Ok(false) = authorize::allowed(&client, &headers, &target).await {
-            return format!("the permission to {} {}/{} was withdrawn", target.verb, target.resource, target.subresource);
+            return format!(
+                "the permission to {} {}/{} was withdrawn",
+                target.verb, target.resource, target.subresource
+            );
         }
     }
 }
