@@ -166,7 +166,7 @@ async fn plain(server: &Server, user: &User, path: &str, headers: &HeaderMap) ->
         }
         "healthz" | "livez" | "readyz" => Ok(body::text(StatusCode::OK, "ok")),
         "version" => Ok(body::json(StatusCode::OK, &version())),
-        "metrics" => Ok(metrics(server)),
+        "metrics" => Ok(metrics(server).await),
         "openapi" => openapi::handle(server, path, headers),
         "" => Ok(body::json(
             StatusCode::OK,
@@ -184,7 +184,7 @@ fn version() -> serde_json::Value {
     })
 }
 
-fn metrics(server: &Server) -> Response<Body> {
+async fn metrics(server: &Server) -> Response<Body> {
     let mut text = String::from(
         "# HELP apiserver_storage_objects Number of stored objects by resource.\n# TYPE apiserver_storage_objects gauge\n",
     );
@@ -203,6 +203,10 @@ fn metrics(server: &Server) -> Response<Body> {
         "# TYPE apiserver_registered_watchers gauge\napiserver_registered_watchers {}\n",
         stats.watchers
     ));
+    let more = server.more_metrics.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+    for more in more {
+        text.push_str(&more().await);
+    }
     body::respond(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
 }
 

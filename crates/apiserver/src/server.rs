@@ -35,6 +35,9 @@ use crate::{crd, object, quota};
 /// The Kubernetes version whose behaviour is followed.
 pub const VERSION: &str = "v1.36.0+ferrovirt";
 
+/// More text for `/metrics`, in Prometheus' format.
+pub type MoreMetrics = Arc<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>;
+
 /// Serves requests in this process: a webhook, an aggregated API, a subresource.
 pub type Handler = Arc<dyn Fn(Request<Body>) -> BoxFuture<'static, Response<Body>> + Send + Sync>;
 
@@ -96,6 +99,7 @@ pub struct Server {
     pub tasks: TaskTracker,
     in_process: RwLock<HashMap<(String, String), Handler>>,
     subresources: RwLock<HashMap<(String, String, String), Handler>>,
+    pub more_metrics: RwLock<Vec<MoreMetrics>>,
 }
 
 impl Server {
@@ -145,6 +149,7 @@ impl ApiServer {
             tasks: TaskTracker::new(),
             in_process: RwLock::default(),
             subresources: RwLock::default(),
+            more_metrics: RwLock::default(),
         });
         crd::load(&server).await;
         bootstrap(&server, config).await?;
@@ -185,6 +190,11 @@ impl ApiServer {
     pub fn register_subresource(&self, group: &str, plural: &str, subresource: &str, handler: Handler) {
         let key = (group.to_owned(), plural.to_owned(), subresource.to_owned());
         self.server.subresources.write().unwrap_or_else(PoisonError::into_inner).insert(key, handler);
+    }
+
+    /// Adds to what `/metrics` answers.
+    pub fn register_metrics(&self, more: MoreMetrics) {
+        self.server.more_metrics.write().unwrap_or_else(PoisonError::into_inner).push(more);
     }
 
     /// Ends watches and controllers, then closes the store.

@@ -1,7 +1,10 @@
 //! What the plans must know of the cluster: the `KubeVirt` object's configuration and the devices that nodes offer.
 
-use ferrovirt_api::{names, v1::KubeVirt};
-use ferrovirt_plan::pod;
+use ferrovirt_api::{
+    names,
+    v1::{KubeVirt, KubeVirtConfiguration},
+};
+use ferrovirt_plan::{pod, vmi};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
@@ -17,6 +20,7 @@ pub struct Settings {
 
 #[derive(Clone)]
 pub(crate) struct Cluster {
+    client: Client,
     settings: Settings,
     kubevirts: reflector::Store<KubeVirt>,
     nodes: reflector::Store<Node>,
@@ -29,9 +33,14 @@ impl Cluster {
         let stream = watcher(Api::<KubeVirt>::all(client.clone()), watcher::Config::default());
         tokio::spawn(reflector(writer, stream.default_backoff()).for_each(|_| async {}));
         let (nodes, writer) = reflector::store();
-        let stream = watcher(Api::<Node>::all(client), watcher::Config::default());
+        let stream = watcher(Api::<Node>::all(client.clone()), watcher::Config::default());
         tokio::spawn(reflector(writer, stream.default_backoff()).for_each(|_| async {}));
-        Self { settings, kubevirts, nodes }
+        Self { client, settings, kubevirts, nodes }
+    }
+
+    /// Lets scrapes see the configuration.
+    pub(crate) fn tell(&self, metrics: &crate::Metrics) {
+        metrics.set_kubevirts(self.kubevirts.clone());
     }
 
     /// Waits until the configuration was read once, so that no pod is made from a guess.
@@ -39,8 +48,24 @@ impl Cluster {
         let _ = tokio::join!(self.kubevirts.wait_until_ready(), self.nodes.wait_until_ready());
     }
 
+    /// The `KubeVirt` object's configuration as it is now.
+    pub(crate) fn configuration(&self) -> KubeVirtConfiguration {
+        self.kubevirts.state().first().map(|kubevirt| kubevirt.spec.configuration.clone()).unwrap_or_default()
+    }
+
+    /// True if an operator said that nothing runs on a node any more: see [`vmi::node_is_released`].
+    pub(crate) async fn is_released(&self, name: &str) -> Result<bool, kube::Error> {
+        let state = self.nodes.state();
+        if let Some(node) = state.iter().find(|node| node.metadata.name.as_deref() == Some(name)) {
+            return Ok(vmi::node_is_released(node));
+        }
+        // The cache may be late; a node that is not there must not be there for certain.
+        let node = Api::<Node>::all(self.client.clone()).get_opt(name).await?;
+        Ok(node.is_none_or(|node| vmi::node_is_released(&node)))
+    }
+
     pub(crate) fn pod_config(&self) -> pod::Config {
-        let configuration = self.kubevirts.state().first().map(|kv| kv.spec.configuration.clone()).unwrap_or_default();
+        let configuration = self.configuration();
         let developer = configuration.developer_configuration.unwrap_or_default();
         let device_available = self.nodes.state().iter().any(|node| {
             let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
@@ -50,7 +75,14 @@ impl Cluster {
             launcher_image: self.settings.launcher_image.clone(),
             device_available,
             allow_emulation: developer.use_emulation,
-            ..pod::Config::default()
+            image_pull_policy: match configuration.image_pull_policy.as_str() {
+                "" => pod::Config::default().image_pull_policy,
+                policy => policy.to_owned(),
+            },
+            cpu_allocation_ratio: match developer.cpu_allocation_ratio {
+                0 => pod::Config::default().cpu_allocation_ratio,
+                ratio => ratio,
+            },
         }
     }
 }

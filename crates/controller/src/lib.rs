@@ -5,6 +5,7 @@
 //! run in.
 
 mod cluster;
+mod metrics;
 mod notes;
 mod replicaset;
 mod storage;
@@ -16,6 +17,7 @@ use std::{future::Future, sync::Arc};
 use kube::Client;
 
 pub use cluster::Settings;
+pub use metrics::Metrics;
 
 /// Shared by all controllers.
 #[derive(Clone)]
@@ -23,6 +25,7 @@ pub(crate) struct Context {
     pub client: Client,
     pub cluster: cluster::Cluster,
     pub notes: notes::Notes,
+    pub metrics: Metrics,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -53,11 +56,13 @@ pub async fn run(
     client: Client,
     settings: Settings,
     part: Part,
+    metrics: Metrics,
     shutdown: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
     let notes = notes::Notes::new(client.clone(), "virt-controller");
     let cluster = cluster::Cluster::start(client.clone(), settings);
-    let context = Arc::new(Context { client, cluster, notes });
+    cluster.tell(&metrics);
+    let context = Arc::new(Context { client, cluster, notes, metrics });
     match part {
         Part::VirtualMachines => vm::run(context, shutdown).await,
         Part::Instances => vmi::run(context, shutdown).await,

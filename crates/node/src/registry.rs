@@ -71,6 +71,16 @@ impl Agent {
         }
     }
 
+    /// What the guests of this node use.
+    pub async fn metrics(&self) -> Vec<ferrovirt_metrics::Family> {
+        let newest = |instance: &Instance| instance.object.borrow().clone();
+        let instances: Vec<_> = match self.0.instances.lock() {
+            Ok(instances) => instances.values().map(newest).collect(),
+            Err(_) => vec![],
+        };
+        crate::metrics::collect(&self.0.context, &instances).await
+    }
+
     /// Shuts down all guests of this node and waits until their processes have ended.
     ///
     /// Their instances end as failed, with a reason that says so: what should run starts again with the node.

@@ -2,6 +2,7 @@
 //!
 //! Pure: no client, no clock (the caller passes the time), no randomness. Everything here is tested from plain objects.
 
+pub mod cluster_defaults;
 pub mod conditions;
 pub mod identity;
 pub mod network;

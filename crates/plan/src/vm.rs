@@ -17,7 +17,7 @@ use std::time::Duration;
 use ferrovirt_api::{
     names,
     v1::{
-        VirtualMachine, VirtualMachineInstance, VirtualMachineSpec, VirtualMachineStartFailure,
+        KubeVirtConfiguration, VirtualMachine, VirtualMachineInstance, VirtualMachineSpec, VirtualMachineStartFailure,
         VirtualMachineStateChangeRequest, VirtualMachineStatus,
         values::{
             state_change_request_action as request, virtual_machine_instance_phase as phase,
@@ -50,6 +50,7 @@ pub struct Observed<'a> {
     /// The specification that the instance was made from, if its revision was found.
     pub started_from: Option<&'a VirtualMachineSpec>,
     pub storage: &'a Storage,
+    pub configuration: &'a KubeVirtConfiguration,
     pub now: Timestamp,
 }
 
@@ -158,7 +159,7 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
                     Some(wait) => plan.requeue = Some(wait),
                     None if waiting.is_some() => plan.requeue = Some(LOOK_AGAIN),
                     None if held => {}
-                    None => start(vm, &mut status, &mut plan),
+                    None => start(observed, &mut status, &mut plan),
                 }
             }
             Step::Stop => delete_instance(vmi, &mut plan),
@@ -188,11 +189,12 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
     plan
 }
 
-fn start(vm: &VirtualMachine, status: &mut VirtualMachineStatus, plan: &mut Plan) {
+fn start(observed: &Observed<'_>, status: &mut VirtualMachineStatus, plan: &mut Plan) {
     let asked = status.state_change_requests.iter().find(|r| r.action == request::START);
     let paused = asked.is_some_and(|r| vm_instance::asks_for_paused(&r.data));
     status.state_change_requests.retain(|r| r.action != request::START);
-    plan.actions.push(Action::Create(Box::new(vm_instance::build(vm, paused))));
+    let vmi = vm_instance::build(observed.vm, observed.configuration, paused);
+    plan.actions.push(Action::Create(Box::new(vmi)));
 }
 
 fn creates(plan: &Plan) -> bool {

@@ -2,7 +2,7 @@
 
 use ferrovirt_api::{
     names,
-    v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineSpec},
+    v1::{KubeVirtConfiguration, VirtualMachine, VirtualMachineInstance, VirtualMachineSpec},
 };
 use k8s_openapi::{
     api::apps::v1::ControllerRevision,
@@ -18,7 +18,11 @@ use crate::identity::{stable_mac, stable_uuid};
 /// Key of a start request's data that asks for a guest that waits.
 const PAUSED: &str = "paused";
 
-pub(crate) fn build(vm: &VirtualMachine, start_paused: bool) -> VirtualMachineInstance {
+pub(crate) fn build(
+    vm: &VirtualMachine,
+    configuration: &KubeVirtConfiguration,
+    start_paused: bool,
+) -> VirtualMachineInstance {
     let name = vm.metadata.name.clone().unwrap_or_default();
     let vm_uid = vm.metadata.uid.clone().unwrap_or_default();
     let template = vm.spec.template.clone().unwrap_or_default();
@@ -45,7 +49,7 @@ pub(crate) fn build(vm: &VirtualMachine, start_paused: bool) -> VirtualMachineIn
     if firmware.uuid.is_empty() {
         firmware.uuid = stable_uuid(&vm_uid, "firmware");
     }
-    crate::network::add_default(&mut vmi.spec);
+    crate::cluster_defaults::apply(&mut vmi.spec, configuration);
     for interface in &mut vmi.spec.domain.devices.interfaces {
         if interface.mac_address.is_empty() {
             interface.mac_address = stable_mac(&vm_uid, &interface.name);

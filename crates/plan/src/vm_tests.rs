@@ -34,17 +34,28 @@ fn vmi(of: &VirtualMachine, phase: &str) -> VirtualMachineInstance {
     vmi
 }
 
+fn build(vm: &VirtualMachine) -> VirtualMachineInstance {
+    vm_instance::build(vm, &KubeVirtConfiguration::default(), false)
+}
+
 /// What the plan does, in a word each, and the status it shows.
 fn check(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, expected: &str) {
     check_with(vm, vmi, &Storage::default(), expected);
 }
 
 fn plan_at(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, now: Timestamp) -> Plan {
-    plan(&Observed { vm, vmi, started_from: None, storage: &Storage::default(), now })
+    plan(&Observed {
+        vm,
+        vmi,
+        started_from: None,
+        storage: &Storage::default(),
+        configuration: &Default::default(),
+        now,
+    })
 }
 
 fn check_with(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, storage: &Storage, expected: &str) {
-    let plan = plan(&Observed { vm, vmi, started_from: None, storage, now: now() });
+    let plan = plan(&Observed { vm, vmi, started_from: None, storage, configuration: &Default::default(), now: now() });
     let mut words: Vec<String> = plan
         .actions
         .iter()
@@ -172,7 +183,7 @@ fn foreign_instances_are_left_alone_and_orphans_adopted() {
 #[test]
 fn identity_is_stable_over_restarts() {
     let always = vm(json!({ "runStrategy": "Always" }));
-    let (one, two) = (vm_instance::build(&always, false), vm_instance::build(&always, false));
+    let (one, two) = (build(&always), build(&always));
     assert_eq!(one.spec, two.spec);
     let mac = &one.spec.domain.devices.interfaces[0].mac_address;
     assert!(mac.starts_with("02:") && mac.len() == 17, "{mac}");
@@ -180,7 +191,7 @@ fn identity_is_stable_over_restarts() {
     assert_eq!(one.metadata.labels.unwrap()["x"], "y");
     let mut other = always.clone();
     other.metadata.uid = Some("another".into());
-    assert_ne!(two.spec, vm_instance::build(&other, false).spec);
+    assert_ne!(two.spec, build(&other).spec);
 }
 
 /// Every `printableStatus` in scope that comes from the instance or from storage.
@@ -238,7 +249,14 @@ fn data_volumes_are_made_and_waited_for() {
     check_with(&with_volume("Halted"), None, &nothing, "volume(\"dv\") Provisioning");
     let importing = storage(json!({ "phase": "ImportInProgress", "progress": "3%" }), Some(true));
     check_with(&always, None, &importing, "Provisioning later");
-    let said = plan(&Observed { vm: &always, vmi: None, started_from: None, storage: &importing, now: now() });
+    let said = plan(&Observed {
+        vm: &always,
+        vmi: None,
+        started_from: None,
+        storage: &importing,
+        configuration: &Default::default(),
+        now: now(),
+    });
     let ready = said.status.conditions.iter().find(|c| c.type_ == "Ready").unwrap();
     assert_eq!(ready.message, "DataVolume dv is in the phase ImportInProgress, 3% done");
     check_with(&always, None, &storage(json!({ "phase": "Failed" }), None), "DataVolumeError later");
@@ -258,7 +276,15 @@ fn data_volumes_are_made_and_waited_for() {
 fn a_first_start_that_had_to_wait_still_happens() {
     let mut once = with_volume("Once");
     let waiting = storage(json!({ "phase": "ImportInProgress" }), Some(true));
-    once.status = plan(&Observed { vm: &once, vmi: None, started_from: None, storage: &waiting, now: now() }).status;
+    once.status = plan(&Observed {
+        vm: &once,
+        vmi: None,
+        started_from: None,
+        storage: &waiting,
+        configuration: &Default::default(),
+        now: now(),
+    })
+    .status;
     check_with(&once, None, &storage(json!({ "phase": "Succeeded" }), Some(true)), "create Starting");
 }
 
@@ -285,13 +311,20 @@ fn what_we_lack_is_said_and_not_started() {
 fn a_changed_template_needs_a_restart_and_other_changes_do_not() {
     let mut changed = vm(json!({ "runStrategy": "Always" }));
     let old = changed.spec.clone();
-    let mut running = vm_instance::build(&changed, false);
+    let mut running = build(&changed);
     running.metadata.uid = Some("vmi-uid".into());
     running.status.phase = "Running".into();
     changed.metadata.generation = Some(4);
     let observe = |vm: &VirtualMachine| {
         let storage = Storage::default();
-        plan(&Observed { vm, vmi: Some(&running), started_from: Some(&old), storage: &storage, now: now() })
+        plan(&Observed {
+            vm,
+            vmi: Some(&running),
+            started_from: Some(&old),
+            storage: &storage,
+            configuration: &Default::default(),
+            now: now(),
+        })
     };
     let same = observe(&changed);
     assert_eq!(same.actions, [Action::SetGeneration(4)]);

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Fencing: an instance whose pod was ever bound to a node keeps its finalizer until that node's agent has seen the
-//! processes end. Only an instance that never reached a node is released here.
+//! processes end. Only an instance that never reached a node is released here, or one whose node an operator declared gone.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use ferrovirt_api::{
     },
 };
 use k8s_openapi::{
-    api::core::v1::{ContainerStatus, Pod},
+    api::core::v1::{ContainerStatus, Node, Pod},
     apimachinery::pkg::apis::meta::v1::Time,
     jiff::Timestamp,
 };
@@ -31,6 +31,7 @@ use crate::{
 
 /// Reason of an instance that waits for a claim.
 pub(crate) const PVC_NOT_FOUND: &str = "FailedPvcNotFound";
+const NODE_GONE: &str = "NodeGone";
 /// Between two looks at what an instance waits for.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -40,6 +41,8 @@ pub struct Observed<'a> {
     pub pod: Option<&'a Pod>,
     pub config: &'a pod::Config,
     pub storage: &'a Storage,
+    /// An operator said that every node of the instance is out of service: see [`node_is_released`].
+    pub node_gone: bool,
     pub now: Timestamp,
 }
 
@@ -77,6 +80,8 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
         delete(observed, &mut plan);
     } else if !has_finalizer(vmi) && !is_final(vmi) {
         plan.actions.push(Action::AddFinalizer);
+    } else if observed.node_gone && !is_final(vmi) {
+        lose_node(&time, &mut plan);
     } else if !is_final(vmi) {
         match observed.pod {
             None => without_pod(observed, &time, &mut plan),
@@ -90,6 +95,21 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
         plan.actions.push(Action::SetNode { node });
     }
     plan
+}
+
+/// An operator's word that nothing runs on a node any more: the taint that Kubernetes has for it. A node object that was
+/// deleted says the same.
+pub fn node_is_released(node: &Node) -> bool {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+    taints.into_iter().flatten().any(|taint| taint.key == "node.kubernetes.io/out-of-service")
+}
+
+fn lose_node(time: &Time, plan: &mut Plan) {
+    let message = "the instance's node was declared out of service, or removed";
+    conditions::enter_phase(&mut plan.status, time, phase::FAILED);
+    plan.status.reason = NODE_GONE.into();
+    not_ready(&mut plan.status, time, NODE_GONE, message);
+    plan.notes.push(Note::warning(NODE_GONE, message));
 }
 
 fn without_pod(observed: &Observed<'_>, time: &Time, plan: &mut Plan) {
@@ -176,6 +196,10 @@ fn with_pod(pod: &Pod, time: &Time, plan: &mut Plan) {
 
 fn delete(observed: &Observed<'_>, plan: &mut Plan) {
     let vmi = observed.vmi;
+    if observed.node_gone && has_finalizer(vmi) {
+        plan.actions.push(Action::RemoveFinalizer);
+        return;
+    }
     match observed.pod {
         None if has_finalizer(vmi) && vmi.status.node_name.is_empty() && vmi.status.active_pods.is_empty() => {
             plan.actions.push(Action::RemoveFinalizer);

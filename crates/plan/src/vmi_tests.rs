@@ -38,7 +38,7 @@ fn check_with(
     expected: &str,
 ) -> VirtualMachineInstanceStatus {
     let now = "2026-11-15T12:00:00Z".parse().unwrap();
-    let plan = plan(&Observed { vmi, pod, config: &pod::Config::default(), storage, now });
+    let plan = plan(&Observed { vmi, pod, config: &pod::Config::default(), storage, node_gone: false, now });
     let mut words: Vec<String> = plan
         .actions
         .iter()
@@ -140,4 +140,32 @@ fn a_pod_is_made_once_its_storage_is_there() {
     waits.status = provisioning;
     let made = check_with(&waits, None, &storage, "create Scheduling");
     assert!(conditions::find(&made.conditions, "Provisioning").is_none());
+}
+
+#[test]
+fn only_an_operators_word_releases_what_was_on_a_node() {
+    let observe = |vmi: &VirtualMachineInstance, node_gone: bool| {
+        let (config, storage) = (pod::Config::default(), Storage::default());
+        let now = "2026-11-15T12:00:00Z".parse().unwrap();
+        plan(&Observed { vmi, pod: None, config: &config, storage: &storage, node_gone, now })
+    };
+    let mut lost = vmi("Running");
+    lost.status.node_name = "m".into();
+    lost.status.active_pods.insert("pod-uid".into(), "m".into());
+    lost.metadata.labels = Some([(names::NODE_NAME_LABEL.to_owned(), "m".to_owned())].into());
+    assert_eq!(observe(&lost, false).status.phase, "Running");
+    let gone = observe(&lost, true);
+    assert_eq!((gone.status.phase.as_str(), gone.status.reason.as_str()), ("Failed", "NodeGone"));
+    lost.status = gone.status;
+    lost.metadata.deletion_timestamp = Some(Time("2026-11-15T12:00:00Z".parse().unwrap()));
+    assert_eq!(observe(&lost, false).actions, []);
+    assert_eq!(observe(&lost, true).actions, [Action::RemoveFinalizer]);
+    let node = |taint: &str| {
+        serde_json::from_value(
+            json!({ "metadata": {}, "spec": { "taints": [{ "key": taint, "effect": "NoExecute" }] } }),
+        )
+        .unwrap()
+    };
+    assert!(node_is_released(&node("node.kubernetes.io/out-of-service")));
+    assert!(!node_is_released(&node("node.kubernetes.io/unreachable")), "that a node does not answer proves nothing");
 }

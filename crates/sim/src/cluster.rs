@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use ferrovirt_api::v1::{VirtualMachine, VirtualMachineInstance};
 use ferrovirt_apiserver::{ApiServer, User};
-use ferrovirt_controller::{Part, Settings};
+use ferrovirt_controller::{Metrics, Part, Settings};
 use ferrovirt_machine::{
     node_call::NodeCall,
     protocol::{ErrorCode, ProtocolError},
@@ -30,6 +30,7 @@ use crate::{
     launcher::SimLauncher,
     ledger::Ledger,
     node::Pods,
+    writes::{Counted, Writes},
 };
 
 const NAMESPACE: &str = "kubevirt";
@@ -55,6 +56,9 @@ pub struct Cluster {
     pub client: Client,
     pub ledger: Ledger,
     pub dice: Dice,
+    /// What controllers and agents wrote.
+    pub writes: Writes,
+    pub metrics: Metrics,
     pub nodes: BTreeMap<String, SimNode>,
     trouble: Option<Trouble>,
     stop: CancellationToken,
@@ -86,8 +90,9 @@ impl Cluster {
         let directory = tempfile::tempdir()?;
         let api = start_api(directory.path(), options.crds).await?;
         let dice = Dice::new(options.seed);
-        let client = connect(&api, "test", None, &dice);
+        let client = connect(&api, "test");
         let ledger = Ledger::default();
+        let writes = Writes::default();
         let stop = CancellationToken::new();
         let mut nodes = BTreeMap::new();
         for index in 0..options.nodes {
@@ -96,10 +101,21 @@ impl Cluster {
             nodes.insert(name, SimNode { pods: Pods::default(), agent: Mutex::new(None) });
         }
         let places = nodes.iter().map(|(name, node)| (name.clone(), node.pods.clone())).collect();
-        let kubelet = Kubelet::new(connect(&api, "kubelet", None, &dice), places, ledger.clone());
+        let kubelet = Kubelet::new(connect(&api, "kubelet"), places, ledger.clone());
         let stopped = stop.clone();
         tokio::spawn(async move { stopped.run_until_cancelled(kubelet.run()).await });
-        let cluster = Self { api, client, ledger, dice, nodes, trouble: options.trouble, stop, _directory: directory };
+        let cluster = Self {
+            api,
+            client,
+            ledger,
+            dice,
+            writes,
+            metrics: Metrics::default(),
+            nodes,
+            trouble: options.trouble,
+            stop,
+            _directory: directory,
+        };
         for name in cluster.nodes.keys() {
             cluster.start_agent(name)?;
         }
@@ -108,13 +124,19 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// A client for one of ours: troubled, and counted.
+    fn counted(&self, name: &str) -> Client {
+        let service = Troubled::new(self.api.client_service(user(name)), self.trouble, self.dice.clone());
+        Client::new(Counted::new(service, self.writes.clone()), "default")
+    }
+
     fn start_controllers(&self) {
         let settings = Settings { launcher_image: "sim".into() };
         for part in Part::ALL {
-            let client = connect(&self.api, "virt-controller", self.trouble, &self.dice);
+            let client = self.counted("virt-controller");
             let stop = self.stop.clone();
             let stopped = async move { stop.cancelled().await };
-            tokio::spawn(ferrovirt_controller::run(client, settings.clone(), part, stopped));
+            tokio::spawn(ferrovirt_controller::run(client, settings.clone(), part, self.metrics.clone(), stopped));
         }
     }
 
@@ -123,7 +145,7 @@ impl Cluster {
         let place = self.nodes.get(node).context("no such node")?;
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(1).enable_all().build()?;
-        let client = connect(&self.api, node, self.trouble, &self.dice);
+        let client = self.counted(node);
         let agent = {
             let _inside = runtime.enter();
             let config = ferrovirt_node::Config::new(node, "/nonexistent".into());
@@ -202,14 +224,17 @@ async fn start_api(directory: &Path, more: Vec<Value>) -> Result<ApiServer> {
     ApiServer::start(config).await.context("cannot start the API")
 }
 
-fn connect(api: &ApiServer, name: &str, trouble: Option<Trouble>, dice: &Dice) -> Client {
-    let user = User {
+fn connect(api: &ApiServer, name: &str) -> Client {
+    Client::new(api.client_service(user(name)), "default")
+}
+
+fn user(name: &str) -> User {
+    User {
         name: format!("system:ferrovirt:{name}"),
         uid: None,
         groups: vec!["system:masters".into(), "system:authenticated".into()],
         extra: Default::default(),
-    };
-    Client::new(Troubled::new(api.client_service(user), trouble, dice.clone()), "default")
+    }
 }
 
 async fn create_node(client: &Client, name: &str) -> Result<()> {
@@ -259,7 +284,7 @@ fn register(cluster: &Cluster) {
         Some((name.clone(), running.as_ref()?.agent.clone()))
     });
     let nodes = Arc::new(Agents(agents.collect()));
-    let virt_api = VirtApi::new(connect(&cluster.api, "virt-api", None, &cluster.dice), nodes);
+    let virt_api = VirtApi::new(connect(&cluster.api, "virt-api"), nodes);
     let handler = Arc::new(move |request| {
         let virt_api = virt_api.clone();
         Box::pin(async move { virt_api.handle(request).await }) as BoxFuture<'static, _>

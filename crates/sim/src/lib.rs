@@ -16,5 +16,6 @@ pub mod kubelet;
 pub mod launcher;
 pub mod ledger;
 pub mod node;
+pub mod writes;
 
 pub use cluster::{Cluster, Options};

@@ -1,14 +1,17 @@
 //! Admission webhooks: `AdmissionReview` in, verdict out. The judgement itself is in [`crate::validate`], which is pure.
 
 use base64::Engine;
-use ferrovirt_api::{names, v1::VirtualMachineInstance};
+use ferrovirt_api::{
+    names,
+    v1::{KubeVirtConfiguration, VirtualMachineInstance},
+};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
-use crate::{Body, answer, validate};
+use crate::{Body, VirtApi, answer, validate};
 
-pub(crate) async fn handle(hook: &str, request: Request<Body>) -> Response<Body> {
+pub(crate) async fn handle(api: &VirtApi, hook: &str, request: Request<Body>) -> Response<Body> {
     let review = match request.into_body().collect().await {
         Ok(body) => serde_json::from_slice::<Value>(&body.to_bytes()),
         Err(error) => return answer::bad_request(&format!("cannot read the review: {error}")),
@@ -20,7 +23,7 @@ pub(crate) async fn handle(hook: &str, request: Request<Body>) -> Response<Body>
     let verdict = match hook {
         "virtualmachines-validate" => judge(&review, validate::virtual_machine, validate::warnings),
         "virtualmachineinstances-validate-create" => judge(&review, validate::instance, |_| vec![]),
-        "virtualmachineinstances-mutate" => default_instance(&review),
+        "virtualmachineinstances-mutate" => default_instance(&review, &api.configuration.current().await),
         _ => return answer::not_found(&format!("there is no webhook /{hook}")),
     };
     let mut response = verdict;
@@ -69,7 +72,7 @@ fn refuse(message: &str, causes: &[validate::Cause]) -> Value {
 }
 
 /// What an instance gets without asking: a hold until its node lets go of it, and a network.
-fn default_instance(review: &Value) -> Value {
+fn default_instance(review: &Value, configuration: &KubeVirtConfiguration) -> Value {
     let Ok(mut vmi) = serde_json::from_value::<VirtualMachineInstance>(review["request"]["object"].clone()) else {
         // The schema or the validating webhook says what is wrong with it.
         return json!({ "allowed": true });
@@ -79,7 +82,7 @@ fn default_instance(review: &Value) -> Value {
     if !finalizers.iter().any(|f| f == names::VIRTUAL_MACHINE_INSTANCE_FINALIZER) {
         finalizers.push(names::VIRTUAL_MACHINE_INSTANCE_FINALIZER.into());
     }
-    ferrovirt_plan::network::add_default(&mut vmi.spec);
+    ferrovirt_plan::cluster_defaults::apply(&mut vmi.spec, configuration);
     if vmi.spec.termination_grace_period_seconds.is_none() {
         vmi.spec.termination_grace_period_seconds = Some(30);
     }

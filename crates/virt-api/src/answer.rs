@@ -18,7 +18,7 @@ pub(crate) fn json(code: StatusCode, value: &Value) -> Response<Body> {
     response
 }
 
-pub(crate) fn text(text: &'static str) -> Response<Body> {
+pub(crate) fn text(text: impl Into<bytes::Bytes>) -> Response<Body> {
     Response::new(body(text))
 }
 

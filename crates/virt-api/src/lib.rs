@@ -7,6 +7,7 @@
 mod admission;
 mod answer;
 mod authorize;
+mod configuration;
 mod discovery;
 mod endpoints;
 mod expand;
@@ -74,15 +75,22 @@ pub trait Nodes: Send + Sync + 'static {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadline(pub std::time::SystemTime);
 
+/// What `/metrics` says of this component.
+pub fn ready_status() -> ferrovirt_metrics::Family {
+    ferrovirt_metrics::Family::gauge("kubevirt_virt_api_ready_status", "Whether virt-api serves.").with([], 1.0)
+}
+
 #[derive(Clone)]
 pub struct VirtApi {
     client: Client,
     nodes: Arc<dyn Nodes>,
+    configuration: configuration::Configuration,
 }
 
 impl VirtApi {
     pub fn new(client: Client, nodes: Arc<dyn Nodes>) -> Self {
-        Self { client, nodes }
+        let configuration = configuration::Configuration::follow(client.clone());
+        Self { client, nodes, configuration }
     }
 
     /// Answers one request.
@@ -90,8 +98,9 @@ impl VirtApi {
         let path = request.uri().path().to_owned();
         let segments: Vec<&str> = path.split('/').filter(|s| !s.is_empty()).collect();
         match (request.method(), segments.as_slice()) {
-            (&Method::POST, [hook]) => admission::handle(hook, request).await,
+            (&Method::POST, [hook]) => admission::handle(self, hook, request).await,
             (&Method::GET, ["healthz"]) => answer::text("ok"),
+            (&Method::GET, ["metrics"]) => answer::text(ferrovirt_metrics::to_text(&[ready_status()])),
             (&Method::GET, ["apis"]) if discovery::wants_aggregated(request.headers()) => discovery::aggregated(),
             (&Method::GET, ["openapi", rest @ ..]) => openapi::handle(rest),
             (_, ["apis", "subresources.kubevirt.io", rest @ ..]) => match rest {

@@ -37,9 +37,10 @@ pub async fn run(arguments: VirtControllerArgs) -> Result<()> {
     tracing::info!(identity, "this virt-controller leads");
     let stop = CancellationToken::new();
     let settings = Settings { launcher_image: arguments.launcher_image };
+    let metrics = ferrovirt_controller::Metrics::default();
     let parts = Part::ALL.map(|part| {
         let stop = stop.clone();
-        tokio::spawn(ferrovirt_controller::run(client.clone(), settings.clone(), part, async move {
+        tokio::spawn(ferrovirt_controller::run(client.clone(), settings.clone(), part, metrics.clone(), async move {
             stop.cancelled().await;
         }))
     });

@@ -187,11 +187,13 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     )?;
 
     let settings = ferrovirt_controller::Settings { launcher_image: programs.launcher_image.clone() };
+    let metrics = ferrovirt_controller::Metrics::default();
+    services::register_metrics(&api, metrics.clone(), agent.clone());
     // Those that make instances can be stopped before the others.
     let (makers, others): (Vec<Part>, Vec<Part>) = Part::ALL.into_iter().partition(|part| *part != Part::Instances);
     let run = |part| {
         let client = client("virt-controller");
-        tokio::spawn(ferrovirt_controller::run(client, settings.clone(), part, wait(stopped.clone())))
+        tokio::spawn(ferrovirt_controller::run(client, settings.clone(), part, metrics.clone(), wait(stopped.clone())))
     };
     others.into_iter().for_each(|part| drop(run(part)));
     let makers: Vec<_> = makers.into_iter().map(run).collect();

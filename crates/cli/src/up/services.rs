@@ -53,6 +53,19 @@ pub fn register(api: &ApiServer, client: Client, agent: Agent) {
     );
 }
 
+/// Lets the API server's `/metrics` tell what the controllers and the node agent know.
+pub fn register_metrics(api: &ApiServer, controllers: ferrovirt_controller::Metrics, agent: Agent) {
+    api.register_metrics(Arc::new(move || {
+        let (controllers, agent) = (controllers.clone(), agent.clone());
+        Box::pin(async move {
+            let mut families = controllers.collect();
+            families.extend(agent.metrics().await);
+            families.push(ferrovirt_virt_api::ready_status());
+            ferrovirt_metrics::to_text(&families)
+        })
+    }));
+}
+
 /// Puts the caller's identity where a front proxy would, after removing whatever stood there.
 fn name_caller<B>(request: &mut http::Request<B>) {
     let user = request.extensions().get::<User>().cloned();

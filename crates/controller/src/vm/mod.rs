@@ -24,7 +24,9 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()
     context.cluster.ready().await;
     let vms = Api::<VirtualMachine>::all(context.client.clone());
     let vmis = Api::<VirtualMachineInstance>::all(context.client.clone());
-    Controller::new(vms, watcher::Config::default())
+    let controller = Controller::new(vms, watcher::Config::default());
+    context.metrics.set_machines(controller.store());
+    controller
         .owns(vmis, watcher::Config::default())
         .graceful_shutdown_on(shutdown)
         .run(reconcile, on_error, context)
@@ -58,6 +60,7 @@ async fn reconcile(seen: Arc<VirtualMachine>, context: Arc<Context>) -> Result<c
         vmi: vmi.as_ref(),
         started_from: started_from.as_ref(),
         storage: &storage,
+        configuration: &context.cluster.configuration(),
         now: Timestamp::now(),
     });
 

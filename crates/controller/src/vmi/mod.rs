@@ -8,12 +8,15 @@ use ferrovirt_plan::{
     storage::{Storage, claims_of},
     vmi::{self, Action},
 };
-use futures::StreamExt;
-use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
+use futures::{Stream, StreamExt};
+use k8s_openapi::{
+    api::core::v1::{Node, Pod},
+    jiff::Timestamp,
+};
 use kube::{
-    Api, Resource, ResourceExt,
+    Api, Client, Resource, ResourceExt,
     api::{DeleteParams, PatchParams, PostParams, Preconditions},
-    runtime::{Controller, controller, watcher},
+    runtime::{Controller, WatchStreamExt, controller, watcher},
 };
 use serde_json::{Value, json};
 
@@ -23,9 +26,13 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()
     context.cluster.ready().await;
     let vmis = Api::<VirtualMachineInstance>::all(context.client.clone());
     let pods = Api::<Pod>::all(context.client.clone());
+    let released = released_nodes(context.client.clone());
     let launchers = watcher::Config::default().labels(&format!("{}={}", names::APP_LABEL, names::LAUNCHER_APP));
-    Controller::new(vmis, watcher::Config::default())
+    let controller = Controller::new(vmis, watcher::Config::default());
+    context.metrics.set_instances(controller.store());
+    controller
         .owns(pods, launchers)
+        .reconcile_all_on(released)
         .graceful_shutdown_on(shutdown)
         .run(reconcile, on_error, context)
         .for_each(|result| async {
@@ -37,6 +44,7 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()
 }
 
 async fn reconcile(vmi: Arc<VirtualMachineInstance>, context: Arc<Context>) -> Result<controller::Action, Error> {
+    context.metrics.phases().observe(&vmi);
     let namespace = vmi.namespace().ok_or(Error::Missing("namespace"))?;
     let pods = Api::<Pod>::namespaced(context.client.clone(), &namespace);
     let pod = pods.get_opt(&pod::name(&vmi)).await?;
@@ -54,6 +62,7 @@ async fn reconcile(vmi: Arc<VirtualMachineInstance>, context: Arc<Context>) -> R
         pod: pod.as_ref(),
         config: &config,
         storage: &storage,
+        node_gone: node_gone(&context, &vmi).await?,
         now: Timestamp::now(),
     });
 
@@ -77,6 +86,40 @@ async fn reconcile(vmi: Arc<VirtualMachineInstance>, context: Arc<Context>) -> R
         context.notes.publish(&vmi.object_ref(&()), note).await;
     }
     Ok(plan.requeue.map_or_else(controller::Action::await_change, controller::Action::requeue))
+}
+
+/// True if the instance was on nodes, and an operator gave up every one of them.
+async fn node_gone(context: &Context, vmi: &VirtualMachineInstance) -> Result<bool, Error> {
+    let mut nodes: Vec<&str> = vmi.status.active_pods.values().map(String::as_str).collect();
+    nodes.extend(Some(vmi.status.node_name.as_str()).filter(|name| !name.is_empty()));
+    nodes.sort_unstable();
+    nodes.dedup();
+    for node in &nodes {
+        if !context.cluster.is_released(node).await? {
+            return Ok(false);
+        }
+    }
+    Ok(!nodes.is_empty())
+}
+
+/// Something happens whenever an operator gives up a node.
+fn released_nodes(client: Client) -> impl Stream<Item = ()> + Send + Sync + 'static {
+    let (sender, receiver) = tokio::sync::mpsc::channel(1);
+    tokio::spawn(async move {
+        let mut events =
+            std::pin::pin!(watcher(Api::<Node>::all(client), watcher::Config::default()).default_backoff());
+        while let Some(event) = events.next().await {
+            let released = match event {
+                Ok(watcher::Event::Delete(_)) => true,
+                Ok(watcher::Event::Apply(node)) => vmi::node_is_released(&node),
+                _ => false,
+            };
+            if released && sender.send(()).await.is_err() {
+                return;
+            }
+        }
+    });
+    futures::stream::unfold(receiver, |mut receiver| async { receiver.recv().await.map(|()| ((), receiver)) })
 }
 
 async fn apply(pods: &Api<Pod>, vmi: &VirtualMachineInstance, action: &Action, patch: &mut Value) -> Result<(), Error> {

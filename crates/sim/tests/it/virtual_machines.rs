@@ -12,6 +12,33 @@ use serde_json::{Value, json};
 
 use crate::support::*;
 
+/// A node that went away takes its VMs with it until an operator says that it is gone. Then they start elsewhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_node_is_given_up_by_an_operator_only() {
+    let options = ferrovirt_sim::Options { nodes: 2, ..Default::default() };
+    let cluster = ferrovirt_sim::Cluster::start(options).await.unwrap();
+    create(&cluster, vm("moves", "Always")).await.unwrap();
+    wait_status(&cluster, "moves", "Running").await.unwrap();
+    let first = cluster.vmis().get("moves").await.unwrap();
+    let node = first.status.node_name.clone();
+    // The machine lost its power: agent and launcher are gone, and nobody is left to say so.
+    cluster.kill_agent(&node);
+    cluster.launcher("moves").await.unwrap().kill();
+    cluster.vmis().delete("moves", &DeleteParams::default()).await.unwrap();
+    wait_vmi(&cluster, "moves", "is held", |vmi| vmi.metadata.deletion_timestamp.is_some()).await.unwrap();
+    let taint = json!([{ "key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute" }]);
+    let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(cluster.client.clone());
+    let patch = Patch::Merge(json!({ "spec": { "taints": taint, "unschedulable": true } }));
+    nodes.patch(&node, &PatchParams::default(), &patch).await.unwrap();
+    wait_vmi(&cluster, "moves", "runs elsewhere", |vmi| {
+        vmi.uid() != first.uid() && vmi.status.phase == "Running" && vmi.status.node_name != node
+    })
+    .await
+    .unwrap();
+    assert_eq!(cluster.ledger.violations(), Vec::<String>::new());
+    cluster.stop().await;
+}
+
 /// One cluster for all cases: they use VMs of their own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn statuses() {
@@ -27,6 +54,7 @@ async fn statuses() {
         ("restart_required", restart_required(&cluster).await),
         ("orphans", orphans(&cluster).await),
         ("identity", identity(&cluster).await),
+        ("configuration", configuration(&cluster).await),
     ];
     let failed: Vec<String> =
         results.into_iter().filter_map(|(name, result)| Some(format!("{name}: {:#}", result.err()?))).collect();
@@ -278,5 +306,30 @@ async fn identity(cluster: &Cluster) -> Result<()> {
             .await?;
     ensure!(first.spec.domain.firmware == second.spec.domain.firmware, "the firmware changed");
     ensure!(first.spec.domain.devices.interfaces == second.spec.domain.devices.interfaces, "the interfaces changed");
+    Ok(())
+}
+
+/// A change of the KubeVirt object counts from the next instance on, without a restart of anything.
+async fn configuration(cluster: &Cluster) -> Result<()> {
+    create(cluster, vm("before", "Always")).await?;
+    wait_status(cluster, "before", "Running").await?;
+    let kubevirts = Api::<ferrovirt_api::v1::KubeVirt>::namespaced(cluster.client.clone(), "kubevirt");
+    let wanted = json!({ "cpuModel": "Nehalem", "machineType": "q35", "imagePullPolicy": "Always" });
+    let patch = Patch::Merge(json!({ "spec": { "configuration": wanted } }));
+    kubevirts.patch("kubevirt", &PatchParams::default(), &patch).await?;
+    let model = |vmi: &ferrovirt_api::v1::VirtualMachineInstance| {
+        vmi.spec.domain.cpu.as_ref().map(|cpu| cpu.model.clone()).unwrap_or_default()
+    };
+    // The watch may be late, so instances are made until one is made with it.
+    ferrovirt_sim::cluster::eventually("a new instance gets the model", SOON, || async {
+        let bare = json!({ "metadata": { "generateName": "bare-" }, "spec": template() });
+        let vmi = cluster.vmis().create(&PostParams::default(), &serde_json::from_value(bare)?).await?;
+        ensure!(model(&vmi) == "Nehalem", "{}", model(&vmi));
+        let machine = vmi.spec.domain.machine.context("no machine type")?;
+        ensure!(machine.type_ == "q35", "{}", machine.type_);
+        Ok(())
+    })
+    .await?;
+    ensure!(model(&cluster.vmis().get("before").await?) != "Nehalem", "a running instance was changed");
     Ok(())
 }
