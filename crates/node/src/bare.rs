@@ -3,9 +3,11 @@
 
 use ferrovirt_api::v1::VirtualMachineInstance;
 use ferrovirt_machine::{
-    convert::{ContainerDisk, Context, FieldError, InterfaceInfo, machine_spec},
+    convert::{ContainerDisk, Context, EfiConfiguration, FieldError, InterfaceInfo, machine_spec},
     spec::{Arch, DiskFormat, MachineSpec},
 };
+
+use crate::boot;
 
 pub(crate) fn spec(vmi: &VirtualMachineInstance, arch: Arch) -> Result<MachineSpec, Vec<FieldError>> {
     let disk = || ContainerDisk { path: "/disk/disk.img".into(), format: DiskFormat::Raw, size: None };
@@ -13,6 +15,8 @@ pub(crate) fn spec(vmi: &VirtualMachineInstance, arch: Arch) -> Result<MachineSp
     let mut context = Context {
         arch,
         allow_emulation: true,
+        efi_configuration: Some(EfiConfiguration::default()),
+        kernel_boot: boot::kernel_files(vmi),
         container_disks: images.map(|volume| (volume.name.clone(), disk())).collect(),
         ..Default::default()
     };

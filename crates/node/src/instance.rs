@@ -34,7 +34,7 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use crate::{
-    Context, bare, disks,
+    Context, bare, boot, disks,
     host::Kvm,
     launcher::{Launcher, LauncherError},
     network::{self, Attached},
@@ -295,6 +295,8 @@ async fn prepare(context: &Context, launcher: &Launcher, vmi: &VirtualMachineIns
         allow_emulation: context.allow_emulation(),
         hypervisor_device_available: context.host.kvm_usable(),
         container_disks: container_disks.into_iter().collect(),
+        efi_configuration: boot::efi(pid),
+        kernel_boot: boot::kernel(vmi, pid).map_err(Failure::Refused)?,
         translation_cache_mib: Some(context.config.translation_cache_mib),
         mem_balloon_stats_period: 10,
         free_page_reporting: true,

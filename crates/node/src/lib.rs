@@ -5,6 +5,7 @@
 //! saw the launcher's process tree end. It does not know which mode it runs in: the kubelet's directory layout is the same.
 
 mod bare;
+mod boot;
 mod calls;
 mod disks;
 mod events;
@@ -18,7 +19,6 @@ mod metrics;
 mod network;
 mod node_object;
 mod pods;
-mod processes;
 mod registry;
 mod status;
 mod stream_server;

@@ -192,6 +192,15 @@ fn volumes(vmi: &VirtualMachineInstance) -> (Vec<Volume>, Vec<VolumeMount>) {
     for volume in &vmi.spec.volumes {
         add_volume(volume, &mut volumes, &mut mounts);
     }
+    let firmware = vmi.spec.domain.firmware.as_ref();
+    if let Some(container) = firmware.and_then(|f| f.kernel_boot.as_ref()?.container.as_ref()) {
+        let name = "kernel-boot";
+        let (reference, pull_policy) = (Some(container.image.clone()), some(&container.image_pull_policy));
+        let image = ImageVolumeSource { reference, pull_policy };
+        volumes.push(Volume { name: name.into(), image: Some(image), ..Default::default() });
+        let mount_path = format!("/var/run/kubevirt/container-disks/{name}");
+        mounts.push(VolumeMount { name: name.into(), mount_path, read_only: Some(true), ..Default::default() });
+    }
     (volumes, mounts)
 }
 

@@ -224,15 +224,7 @@ fn volumes(spec: &VirtualMachineInstanceSpec, path: &str, causes: &mut Vec<Cause
         if sources.iter().filter(|set| **set).count() != 1 {
             add(causes, INVALID, &field, &format!("{field} must have exactly one source type set"));
         }
-        let used = spec.domain.devices.disks.iter().any(|disk| disk.name == volume.name)
-            || spec.domain.devices.filesystems.iter().any(|fs| fs.name == volume.name)
-            || volume.downward_metrics.is_some()
-            || volume.memory_dump.is_some();
-        if !used {
-            let message =
-                format!("{field}.name '{}' not found in {path}.domain.devices.disks or filesystems", volume.name);
-            add(causes, INVALID, &format!("{field}.name"), &message);
-        }
+        // A volume without a disk is no mistake: it gets one.
         if let Some(disk) = &volume.container_disk
             && disk.image.is_empty()
         {
@@ -343,7 +335,7 @@ mod tests {
         );
         check(
             |v| v["spec"]["template"]["spec"]["volumes"][0]["name"] = json!("other"),
-            &[&format!("{t}.domain.devices.disks[0].name"), &format!("{t}.volumes[0].name")],
+            &[&format!("{t}.domain.devices.disks[0].name")],
         );
         check(
             |v| v["spec"]["template"]["spec"]["networks"] = json!([{ "name": "n", "pod": {} }]),

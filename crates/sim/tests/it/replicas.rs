@@ -40,7 +40,9 @@ async fn create_set(cluster: &Cluster, name: &str, replicas: i32, annotations: V
 
 async fn instances(cluster: &Cluster, set: &str) -> Result<Vec<VirtualMachineInstance>> {
     let params = ListParams::default().labels(&format!("set={set}"));
-    Ok(cluster.vmis().list(&params).await?.items)
+    let mut all = cluster.vmis().list(&params).await?.items;
+    all.retain(|vmi| vmi.metadata.deletion_timestamp.is_none());
+    Ok(all)
 }
 
 async fn wait_counts(cluster: &Cluster, set: &str, ready: i32, all: i32) -> Result<VirtualMachineInstanceReplicaSet> {

@@ -1,0 +1,55 @@
+//! What a guest boots with besides its disks: EFI firmware of the launcher's image, and a kernel out of an image.
+
+use std::{fs::File, os::fd::AsFd};
+
+use ferrovirt_api::v1::VirtualMachineInstance;
+use ferrovirt_machine::convert::{EfiConfiguration, FieldError, KernelFiles};
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+
+/// Where distributions keep the firmware: code, then the template of its variables.
+const EFI: [(&str, &str); 3] = [
+    ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"),
+    ("/usr/share/OVMF/OVMF_CODE.fd", "/usr/share/OVMF/OVMF_VARS.fd"),
+    ("/usr/share/AAVMF/AAVMF_CODE.fd", "/usr/share/AAVMF/AAVMF_VARS.fd"),
+];
+/// Where the pod mounts the image with the kernel.
+const KERNEL_BOOT: &str = "/var/run/kubevirt/container-disks/kernel-boot";
+
+/// The firmware without secure boot, if the launcher's image has it.
+pub(crate) fn efi(launcher_pid: i32) -> Option<EfiConfiguration> {
+    let there = |path: &str| is_file(launcher_pid, path);
+    let (code, vars) = EFI.into_iter().find(|(code, vars)| there(code) && there(vars))?;
+    Some(EfiConfiguration { efi_code: code.into(), efi_vars: vars.into(), ..Default::default() })
+}
+
+/// The kernel and the initial file system that the instance takes from an image.
+pub(crate) fn kernel(vmi: &VirtualMachineInstance, launcher_pid: i32) -> Result<Option<KernelFiles>, Vec<FieldError>> {
+    let Some(files) = kernel_files(vmi) else { return Ok(None) };
+    let mut errors = vec![];
+    for (field, path) in [("kernelPath", &files.kernel), ("initrdPath", &files.initrd)] {
+        if !path.is_empty() && !is_file(launcher_pid, path) {
+            let field = format!("spec.domain.firmware.kernelBoot.container.{field}");
+            errors.push(FieldError { field, message: "the image has no such file".into() });
+        }
+    }
+    if errors.is_empty() { Ok(Some(files)) } else { Err(errors) }
+}
+
+/// Where those files are in the launcher's file tree.
+pub(crate) fn kernel_files(vmi: &VirtualMachineInstance) -> Option<KernelFiles> {
+    let container = vmi.spec.domain.firmware.as_ref()?.kernel_boot.as_ref()?.container.as_ref()?;
+    let place = |path: &str| match path {
+        "" => String::new(),
+        path => format!("{KERNEL_BOOT}/{}", path.trim_start_matches('/')),
+    };
+    Some(KernelFiles { kernel: place(&container.kernel_path), initrd: place(&container.initrd_path) })
+}
+
+/// The tree is an image's word, so no link in it may lead out of it.
+fn is_file(launcher_pid: i32, path: &str) -> bool {
+    let Ok(root) = File::open(format!("/proc/{launcher_pid}/root")) else { return false };
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let opened = openat2(root.as_fd(), path, flags, Mode::empty(), inside);
+    opened.is_ok_and(|file| File::from(file).metadata().is_ok_and(|metadata| metadata.is_file()))
+}
