@@ -14,6 +14,7 @@ mod exit;
 mod expose;
 mod get;
 mod guest;
+mod hypervisors;
 mod image;
 mod info;
 mod install;
@@ -112,6 +113,8 @@ enum Command {
     /// Images on this host
     #[command(subcommand)]
     Image(image::ImageCommand),
+    /// List hypervisors, what they can do, and which nodes run them
+    Hypervisors(hypervisors::HypervisorsArgs),
     /// Print the domain XML that a manifest would get, without a cluster
     DomainXml(domain_xml::DomainXmlArgs),
     /// Install Ferrovirt on a Kubernetes cluster
@@ -204,6 +207,7 @@ fn run(command: Command) -> anyhow::Result<()> {
                 Ok(())
             }
             Command::Image(command) => image::run(command),
+            Command::Hypervisors(arguments) => hypervisors::run(arguments).await,
             Command::DomainXml(arguments) => domain_xml::run(&arguments),
             Command::Install(arguments) => install::install(arguments).await,
             Command::Uninstall(arguments) => install::uninstall(arguments).await,

@@ -3,7 +3,11 @@
 //! A feature is a key and a function that finds the fields that ask for it. A hypervisor lists its gaps by key. Admission
 //! and documentation read the same table.
 
+mod report;
+
 use ferrovirt_api::v1::{VirtualMachineInstance, VirtualMachineInstanceSpec};
+
+pub use report::{Row, Support, Traits, markdown, node_label, rows};
 
 use crate::{convert::FieldError, hypervisor};
 

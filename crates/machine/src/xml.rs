@@ -6,8 +6,11 @@
 mod devices;
 mod disk;
 mod element;
+mod parse;
 
-use element::{Element, element, on_off, yes_no};
+pub use element::Element;
+use element::{element, on_off, yes_no};
+pub use parse::{ParseError, parse};
 
 use crate::spec::{
     Acceleration, Boot, Clock, Cpu, CpuMode, Features, Firmware, Hyperv, LaunchSecurity, MachineSpec, Memory,

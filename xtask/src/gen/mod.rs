@@ -3,6 +3,7 @@
 //! ```text
 //! KubeVirt structural schemas + descriptions.yaml --crds-----> crates/api/crds/<kind>.json
 //! Kubernetes swagger.json -------------------------openapi---> crates/apiserver/data/openapi.json
+//! the feature table of crates/machine ------------------------> docs/hypervisors.md
 //! generated.proto + struct tags of the Go types ---proto-----> crates/apiserver/data/proto.json
 //! ```
 //!
@@ -23,6 +24,7 @@ mod proto_file;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -61,12 +63,22 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
     }
     if !options.check {
         lock::write(root)?;
+        tables(root)?;
     }
     for problem in lock::verify(root)? {
         println!("{problem}");
         fresh = false;
     }
     Ok(fresh)
+}
+
+/// The tables in docs/, which a test of the machine crate writes and otherwise compares.
+fn tables(root: &Path) -> Result<()> {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["test", "--quiet", "-p", "ferrovirt-machine", "--test", "it", "documentation"]);
+    let status = command.env("UPDATE_GOLDENS", "1").current_dir(root).status().context("running cargo test")?;
+    ensure!(status.success(), "the tables in docs/ could not be written");
+    Ok(())
 }
 
 fn generate_crds(root: &Path, options: &Options) -> Result<Outcome> {

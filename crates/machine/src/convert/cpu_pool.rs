@@ -48,8 +48,8 @@ impl CpuPool {
         Self { cells, threads, cores, crosses_cells, available: cpu_set.len() }
     }
 
-    /// One host CPU per guest thread, in the guest's order.
-    pub(super) fn fit_cores(&mut self) -> Result<Vec<u32>, String> {
+    /// One host CPU per guest thread, in the guest's order. Upstream forgives a core that misses some of its threads.
+    pub(super) fn fit_cores(&mut self, forgives: bool) -> Result<Vec<u32>, String> {
         let threads = self.threads;
         let mut placed = Vec::new();
         let mut left = self.cores;
@@ -77,7 +77,7 @@ impl CpuPool {
                 threads_left -= take;
             }
         }
-        let left = threads_left.div_ceil(threads);
+        let left = if forgives { threads_left / threads } else { threads_left.div_ceil(threads) };
         match left {
             0 => Ok(placed),
             _ if self.crosses_cells || self.available < self.cores * threads => {

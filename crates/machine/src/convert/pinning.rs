@@ -18,7 +18,7 @@ pub(super) fn adjust(c: &mut Conversion<'_>, spec: &mut MachineSpec) {
     };
     let mirrors_host = cpu.numa.as_ref().is_some_and(|numa| numa.guest_mapping_passthrough.is_some());
     let mut pool = CpuPool::new(&plugged(&spec.cpu), host, &ctx.cpu_set, !mirrors_host);
-    let vcpus = match pool.fit_cores() {
+    let vcpus = match pool.fit_cores(ctx.as_upstream) {
         Ok(cpus) => cpus,
         Err(message) => {
             c.refuse("spec.domain.cpu", message);

@@ -1,17 +1,20 @@
 //! A small ordered XML tree, printed as Go's `xml.MarshalIndent` prints it.
 
-use std::fmt::{self, Display, Write};
+use std::{
+    borrow::Cow,
+    fmt::{self, Display, Write},
+};
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Element {
-    name: &'static str,
-    attributes: Vec<(&'static str, String)>,
+pub struct Element {
+    name: Cow<'static, str>,
+    attributes: Vec<(Cow<'static, str>, String)>,
     children: Vec<Element>,
     text: String,
 }
 
 pub(super) fn element(name: &'static str) -> Element {
-    Element { name, ..Element::default() }
+    Element { name: name.into(), ..Element::default() }
 }
 
 pub(super) fn yes_no(value: bool) -> &'static str {
@@ -23,8 +26,54 @@ pub(super) fn on_off(value: bool) -> &'static str {
 }
 
 impl Element {
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn attribute(&self, name: &str) -> Option<&str> {
+        self.attributes.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    pub fn elements(&self) -> &[Element] {
+        &self.children
+    }
+
+    pub fn elements_mut(&mut self) -> &mut Vec<Element> {
+        &mut self.children
+    }
+
+    /// The text that stands in it directly.
+    pub fn content(&self) -> &str {
+        &self.text
+    }
+
+    /// Takes an attribute away and says what it was.
+    pub fn take_attribute(&mut self, name: &str) -> Option<String> {
+        let index = self.attributes.iter().position(|(key, _)| key == name)?;
+        Some(self.attributes.remove(index).1)
+    }
+
+    pub(super) fn named(name: String) -> Self {
+        Self { name: name.into(), ..Self::default() }
+    }
+
+    pub(super) fn set(&mut self, name: String, value: String) {
+        self.attributes.push((name.into(), value));
+    }
+
+    pub(super) fn append_text(&mut self, text: &str) {
+        self.text.push_str(text);
+    }
+
+    /// White space around elements only makes them readable.
+    pub(super) fn drop_layout(&mut self) {
+        if !self.children.is_empty() && self.text.trim().is_empty() {
+            self.text.clear();
+        }
+    }
+
     pub(super) fn attr(mut self, name: &'static str, value: impl Display) -> Self {
-        self.attributes.push((name, value.to_string()));
+        self.attributes.push((name.into(), value.to_string()));
         self
     }
 

@@ -1,7 +1,5 @@
 //! Random valid VMIs: each becomes a machine, the same one every time, with well-formed XML from which nothing can break out.
 
-#![allow(clippy::unwrap_used, clippy::panic)]
-
 use std::collections::BTreeSet;
 
 use ferrovirt_api::v1::VirtualMachineInstance;
@@ -9,7 +7,7 @@ use ferrovirt_machine::{
     convert::{Context, machine_spec},
     defaults,
     spec::MachineSpec,
-    xml::domain_xml,
+    xml::{domain_xml, parse},
 };
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use quick_xml::{Reader, events::Event};
@@ -39,25 +37,68 @@ fn device() -> impl Strategy<Value = Value> {
     ]
 }
 
-fn disk() -> impl Strategy<Value = (Value, Value)> {
+fn disk(text: &'static str) -> impl Strategy<Value = (Value, Value)> {
     let cache = select(vec!["", "none", "writethrough", "writeback"]);
-    (device(), volume(), cache, any::<bool>(), ".{0,12}").prop_map(|(mut disk, volume, cache, dedicated, serial)| {
+    (device(), volume(), cache, any::<bool>(), text).prop_map(|(mut disk, volume, cache, dedicated, serial)| {
         disk["cache"] = cache.into();
         disk["dedicatedIOThread"] = dedicated.into();
-        disk["serial"] = serial.into();
+        disk["serial"] = serial.chars().take(12).collect::<String>().into();
         (disk, volume)
     })
 }
 
+/// The smaller devices, any of them or none.
+fn devices() -> impl Strategy<Value = Value> {
+    let model = select(vec!["virtio", "e1000", "e1000e", "rtl8139"]);
+    let interfaces = vec((model, any::<bool>(), 0u32..3), 0..3);
+    let inputs = vec(select(vec!["usb", "virtio"]), 0..3);
+    let video = option::of(select(vec!["vga", "virtio", "bochs"]));
+    let sound = option::of(select(vec!["ich9", "ac97"]));
+    let panic = option::of(select(vec!["hyperv", "isa"]));
+    let watchdog = option::of(select(vec!["reset", "poweroff", "shutdown"]));
+    (interfaces, inputs, video, sound, panic, watchdog).prop_map(
+        |(interfaces, inputs, video, sound, panic, watchdog)| {
+            let interface = |(index, (model, down, acpi)): (usize, (&str, bool, u32))| {
+                let acpi = if acpi == 0 { 0 } else { index + 1 };
+                let state = if down { "down" } else { "up" };
+                json!({"name": format!("net{index}"), "masquerade": {}, "model": model, "state": state, "acpiIndex": acpi})
+            };
+            let input = |(index, bus): (usize, &str)| json!({"name": format!("in{index}"), "type": "tablet", "bus": bus});
+            json!({
+                "interfaces": interfaces.into_iter().enumerate().map(interface).collect::<Vec<_>>(),
+                "inputs": inputs.into_iter().enumerate().map(input).collect::<Vec<_>>(),
+                "video": video.map(|kind| json!({"type": kind})),
+                "sound": sound.map(|model| json!({"name": "sound", "model": model})),
+                "panicDevices": panic.into_iter().map(|model| json!({"model": model})).collect::<Vec<_>>(),
+                "watchdog": watchdog.map(|action| json!({"name": "dog", "i6300esb": {"action": action}})),
+            })
+        },
+    )
+}
+
+fn clock() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        Just(json!({"utc": {}})),
+        Just(json!({"utc": {"offsetSeconds": 60}})),
+        Just(
+            json!({"timezone": "Europe/Berlin", "timer": {"hpet": {"present": false}, "rtc": {"tickPolicy": "catchup"}}})
+        ),
+        Just(json!({"timer": {"pit": {"tickPolicy": "delay"}}})),
+    ]
+}
+
 prop_compose! {
-    fn instance()(
-        disks in vec(disk(), 0..40),
+    /// `text` is the pattern of what an owner can write as they like.
+    pub(crate) fn instance(text: &'static str)(
+        disks in vec(disk(text), 0..40),
+        devices in devices(),
+        clock in option::of(clock()),
         io_threads in option::of(select(vec!["shared", "auto"])),
         cpu in (1u32..4, 1u32..3, 1u32..3, 0u32..8),
         model in select(vec!["", "host-model", "host-passthrough", "Nehalem"]),
         flags in vec(any::<bool>(), 8),
-        text in ".{0,40}",
-        kernel in option::of(".{1,40}"),
+        text in text,
+        kernel in option::of(text.prop_map(|text| format!("a{text}"))),
     ) -> Value {
         let mut volumes = Vec::new();
         let mut targets = Vec::new();
@@ -67,9 +108,11 @@ prop_compose! {
             targets.push(disk);
             volumes.push(volume);
         }
+        let networks: Vec<Value> = devices["interfaces"].as_array().into_iter().flatten()
+            .map(|interface| json!({"name": interface["name"], "pod": {}})).collect();
         let (sockets, cores, threads, extra) = cpu;
         let max_sockets = if extra > 4 { sockets + extra } else { 0 };
-        json!({
+        let mut object = json!({
             "metadata": {"name": "vm", "namespace": "ns", "uid": "u", "annotations": {"x": text}},
             "spec": {
                 "startStrategy": flags[0].then_some("Paused"),
@@ -96,12 +139,19 @@ prop_compose! {
                     },
                 },
                 "volumes": volumes,
+                "networks": networks,
             },
-        })
+        });
+        object["spec"]["domain"]["clock"] = clock.unwrap_or_default();
+        let Value::Object(devices) = devices else { return object };
+        for (key, value) in devices {
+            object["spec"]["domain"]["devices"][key] = value;
+        }
+        object
     }
 }
 
-fn context(arch: &str, hardware: bool) -> Context {
+pub(crate) fn context(arch: &str, hardware: bool) -> Context {
     let images: serde_json::Map<String, Value> =
         (0..40).map(|index| (format!("disk{index}"), json!({"path": "/image", "format": "raw"}))).collect();
     serde_json::from_value(json!({
@@ -114,7 +164,7 @@ fn context(arch: &str, hardware: bool) -> Context {
     .unwrap()
 }
 
-fn machine(object: &Value, context: &Context) -> MachineSpec {
+pub(crate) fn machine(object: &Value, context: &Context) -> MachineSpec {
     let mut vmi: VirtualMachineInstance = serde_json::from_value(object.clone()).unwrap();
     defaults::apply(&mut vmi, context.arch);
     machine_spec(&vmi, context).unwrap_or_else(|errors| panic!("{errors:?}"))
@@ -177,11 +227,15 @@ proptest! {
 
     #[test]
     fn becomes_a_machine(
-        object in instance(),
+        object in instance(".{0,40}"),
         arch in select(vec!["amd64", "arm64", "s390x"]),
         hardware in any::<bool>(),
     ) {
         let context = context(arch, hardware);
+        let mut object = object;
+        if arch == "arm64" {
+            object["spec"]["domain"]["devices"]["watchdog"] = Value::Null;
+        }
         let spec = machine(&object, &context);
         prop_assert_eq!(&spec, &machine(&object, &context));
         prop_assert_eq!(&spec, &serde_json::from_slice(&serde_json::to_vec(&spec).unwrap()).unwrap());
@@ -194,6 +248,7 @@ proptest! {
         prop_assert!(spec.devices.disks.iter().all(|disk| disk.io_thread.is_none_or(|thread| thread <= threads)));
 
         let xml = domain_xml(&spec);
+        prop_assert_eq!(parse(&xml).unwrap().to_string(), xml.as_str(), "what is printed can be read back");
         let found = texts(&xml);
         let arguments = object["spec"]["domain"]["firmware"]["kernelBoot"]["kernelArgs"].as_str();
         let cmdline: Vec<&str> =

@@ -1,7 +1,5 @@
 //! What cannot be done is refused with its field, all of it at once, and what emulation lacks is left out.
 
-#![allow(clippy::unwrap_used, clippy::panic)]
-
 use ferrovirt_api::v1::VirtualMachineInstance;
 use ferrovirt_machine::{
     convert::{Context, FieldError, machine_spec},

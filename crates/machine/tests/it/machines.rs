@@ -2,8 +2,6 @@
 //!
 //! `UPDATE_GOLDENS=1` writes them anew. Released ones must not change: a machine that runs must find itself again.
 
-#![allow(clippy::unwrap_used, clippy::panic)]
-
 use std::{fs, path::Path};
 
 use ferrovirt_api::v1::VirtualMachineInstance;
