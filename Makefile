@@ -12,7 +12,7 @@ export FERROVIRT_BIN_DIR ?= $(CARGO_TARGET_DIR)/dist
 export FERROVIRT_GUEST_DIR ?= $(FERROVIRT_CACHE)/guest
 export PREFIX ?= /usr/local
 
-.PHONY: help up down deps build image clients test lint bench bench-scale nightly images kubernetes-up kubernetes-down e2e-kubernetes deny gen
+.PHONY: help up down deps build image clients test lint bench bench-scale nightly images kubernetes-up kubernetes-down e2e-kubernetes bench-kubernetes deny gen
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -66,6 +66,9 @@ kubernetes-down: ## remove it again
 
 e2e-kubernetes: deps build image images ## the end-to-end cases on a real Kubernetes (SUITES="power" for some of them)
 	@scripts/kubernetes/e2e.sh $(SUITES)
+
+bench-kubernetes: deps build image images ## 20 VMs on a real Kubernetes, beside the same embedded; one table
+	@scripts/kubernetes/bench.sh
 
 deny: ## licences and known vulnerabilities of our dependencies
 	@scripts/deny.sh

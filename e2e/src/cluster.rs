@@ -5,6 +5,7 @@
 //! [`Cluster::up`] starts what is missing. Only etcd and the guests' pods are left alone.
 
 use std::{
+    collections::BTreeMap,
     env, fs,
     path::{Path, PathBuf},
     process::Command,
@@ -156,6 +157,29 @@ impl Default for Cluster {
 pub fn components() -> Vec<Process> {
     let group = format!("ferrovirt-{INSTANCE}");
     process::all().into_iter().filter(|p| p.program() == "ferrovirt" && p.cgroups().contains(&group)).collect()
+}
+
+/// How often each kind was written since the API server started, from its own metrics. Leases are not counted: they are how
+/// parts say that they live. Neither are questions that have the form of a write.
+pub fn writes(host: &Host) -> Result<BTreeMap<String, u64>> {
+    let text = host.kubectl(&["get", "--raw", "/metrics"])?;
+    let mut found = BTreeMap::new();
+    for line in text.lines().filter(|line| line.starts_with("apiserver_request_total{")) {
+        let label = |name: &str| -> Option<&str> {
+            let (_, rest) = line.split_once(&format!("{name}=\""))?;
+            Some(rest.split_once('"')?.0)
+        };
+        let [verb, resource, subresource, dry] =
+            ["verb", "resource", "subresource", "dry_run"].map(|name| label(name).unwrap_or_default());
+        let write = matches!(verb, "POST" | "PUT" | "PATCH" | "APPLY" | "DELETE" | "DELETECOLLECTION");
+        let question = resource.ends_with("reviews") || subresource == "token" || !dry.is_empty();
+        if write && !question && resource != "leases" {
+            let count: u64 = line.rsplit(' ').next().and_then(|count| count.parse().ok()).unwrap_or(0);
+            *found.entry(format!("{verb} {resource} {subresource}").trim().to_owned()).or_default() += count;
+        }
+    }
+    ensure!(!found.is_empty(), "the API server counts no writes");
+    Ok(found)
 }
 
 /// Waits until a machine would be taken: the API server answers, finds our webhooks, and the node agent has a ready node.

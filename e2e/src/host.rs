@@ -30,6 +30,8 @@ pub struct Options {
     pub no_image: bool,
     /// Cases that only make sense with a host of their own, each with the reason. They are not run on a cluster.
     pub embedded_only: &'static [(&'static str, &'static str)],
+    /// The whole suite is about a cluster.
+    pub cluster_only: bool,
 }
 
 pub struct Host {

@@ -76,6 +76,10 @@ pub fn suite(options: Options, cases: &[Case]) -> ExitCode {
 /// The cases that the target can show something about. Says which ones are left out, and why.
 fn applicable<'a>(options: &Options, cases: Vec<&'a Case>) -> Result<Vec<&'a Case>> {
     if !Cluster::wanted()? {
+        if options.cluster_only {
+            println!("{} tests are about a cluster: make e2e-kubernetes", cases.len());
+            return Ok(vec![]);
+        }
         return Ok(cases);
     }
     let reason = |name: &str| options.embedded_only.iter().find(|(case, _)| *case == name).map(|(_, reason)| *reason);

@@ -39,6 +39,7 @@ main() {
         cmd/containerd cmd/containerd-shim-runc-v2 cmd/ctr
     build coredns github.com/coredns/coredns "$COREDNS_VERSION" "" "$here/programs/coredns"
     build multus gopkg.in/k8snetworkplumbingwg/multus-cni.v4 "$MULTUS_VERSION" "" cmd/multus
+    build helm helm.sh/helm/v3 "$HELM_VERSION" "-X helm.sh/helm/v3/internal/version.version=$HELM_VERSION" cmd/helm
     build testpod "" "" "" "$here/programs/testpod"
     # Gigabytes that only a build of the same version could use again.
     rm -rf "$GOCACHE"

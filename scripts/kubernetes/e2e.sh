@@ -11,7 +11,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/lib.sh"
 
 # `hosts` is about `ferrovirt up` itself.
-suites=(first_vm power kubectl refusals crashes)
+suites=(first_vm power kubectl refusals cluster crashes)
 images=${FERROVIRT_IMAGES:-$(dirname "$cache")/images}
 results=()
 failed=0
@@ -23,14 +23,16 @@ main() {
     step up "$here/up.sh"
     step images "$here/load-image.sh" "$images"/ferrovirt.tar "$images"/ferrovirt-launcher.tar "$FERROVIRT_GUEST_DIR"/demo-guest.tar
     objects >"$state/objects-before"
-    step install "$FERROVIRT_BIN_DIR/ferrovirt" install --use-emulation --kubelet-root "$kubelet_root"
+    step preflight "$FERROVIRT_BIN_DIR/ferrovirt" preflight
+    step chart same_chart
+    step install install_chart
     if [ "$failed" -eq 0 ]; then
         local suite
         for suite in "${suites[@]}"; do
             step "$suite" env FERROVIRT_TARGET=kubernetes cargo test --package ferrovirt-e2e --test "$suite"
         done
     fi
-    step uninstall "$FERROVIRT_BIN_DIR/ferrovirt" uninstall --all
+    step uninstall uninstall_chart
     step leftovers nothing_left
     printf '%s\n' "${results[@]}"
     return "$failed"
@@ -45,6 +47,53 @@ step() {
     results+=("$(printf '  %-10s %s, %s s' "$name" "$result" "$((SECONDS - start))")")
 }
 
+helm() {
+    "$bin/helm" --namespace kubevirt "$@"
+}
+
+chart=$here/../../charts/ferrovirt
+# Two processes of each component, so that one can take over from the other.
+values=(--set configuration.developerConfiguration.useEmulation=true --set "kubeletRoot=$kubelet_root")
+
+install_chart() {
+    helm install ferrovirt "$chart" --create-namespace "${values[@]}" >/dev/null 2>"$state/helm.log" || { cat "$state/helm.log"; return 1; }
+    rolled_out
+}
+
+rolled_out() {
+    local part
+    for part in deployment/virt-api deployment/virt-controller daemonset/virt-handler; do
+        kubectl --namespace kubevirt rollout status "$part" --timeout=180s || return 1
+    done
+    kubectl wait --for=condition=Available apiservice/v1.subresources.kubevirt.io --timeout=60s
+}
+
+# What Helm would apply is what `ferrovirt install` applies, but for who manages it.
+same_chart() {
+    local options=(--use-emulation --kubelet-root "$kubelet_root")
+    helm template ferrovirt "$chart" --no-hooks "${values[@]}" 2>/dev/null | canonical >"$state/of-helm"
+    "$FERROVIRT_BIN_DIR/ferrovirt" install --print "${options[@]}" | canonical >"$state/of-ferrovirt"
+    [ -s "$state/of-helm" ] && diff "$state/of-helm" "$state/of-ferrovirt"
+}
+
+# Documents as one line of JSON each, sorted; kubectl reads both forms. The namespace, the definitions and the notes on what was chosen
+# are Helm's own business.
+canonical() {
+    kubectl create --dry-run=client --validate=false -f - -o json |
+        jq --compact-output --sort-keys '
+            (if .kind == "List" then .items[] else . end)
+            | select(.kind != "CustomResourceDefinition" and .kind != "Namespace" and .metadata.name != "ferrovirt-values")
+            | del(.metadata.labels["app.kubernetes.io/managed-by"])
+            | if .metadata.labels == {} then del(.metadata.labels) else . end' | sort
+}
+
+uninstall_chart() {
+    # Helm keeps definitions, and with them all VMs; a test leaves neither.
+    kubectl delete virtualmachines,virtualmachineinstances --all --all-namespaces --timeout=180s &&
+        helm uninstall ferrovirt --wait --timeout 180s 2>/dev/null &&
+        "$FERROVIRT_BIN_DIR/ferrovirt" uninstall --all
+}
+
 # Every object that an installation or a suite could have made, and what nodes say about machines.
 objects() {
     kubectl get --no-headers -o name \
@@ -54,16 +103,20 @@ objects() {
     kubectl get --all-namespaces --no-headers -o custom-columns=KIND:.kind,NAMESPACE:.metadata.namespace,NAME:.metadata.name \
         roles,rolebindings,serviceaccounts,configmaps,secrets,services,pods,leases
     kubectl get nodes -o jsonpath='{range .items[*]}{.metadata.labels}{"\n"}{.status.capacity}{"\n"}{end}' | tr ',{}' '\n' |
-        grep -E 'kubevirt' || true
+        grep kubevirt | grep -v ':"0"' || true
 }
 
 nothing_left() {
-    wait_for 60 same_objects || { diff "$state/objects-before" "$state/objects-after" | grep '^>'; return 1; }
+    wait_for 60 same_objects || { echo "left on the cluster:"; left_objects; return 1; }
 }
 
 same_objects() {
     objects >"$state/objects-after"
-    ! diff "$state/objects-before" "$state/objects-after" | grep -q '^>'
+    [ -z "$(left_objects)" ]
+}
+
+left_objects() {
+    comm -13 <(sort "$state/objects-before") <(sort "$state/objects-after")
 }
 
 main "$@"

@@ -16,7 +16,7 @@ use crate::up::paths::{DEFAULT_DATA_DIR, Paths};
 
 #[derive(Args, Clone, Default)]
 pub struct ClientArgs {
-    /// Kubeconfig file [default: $KUBECONFIG, then the host's own, then ~/.kube/config]
+    /// Kubeconfig file [default: $KUBECONFIG, then the pod's service account, then the host's own, then ~/.kube/config]
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
     /// Use the host with this data directory
@@ -32,6 +32,12 @@ pub struct ClientArgs {
 
 impl ClientArgs {
     pub async fn config(&self) -> Result<Config> {
+        if let (None, None) = (&self.kubeconfig, &self.data_dir)
+            && std::env::var_os("KUBECONFIG").is_none()
+            && let Ok(config) = Config::incluster()
+        {
+            return Ok(config);
+        }
         let (kubeconfig, source) = self.read()?;
         let options = KubeConfigOptions { context: self.context.clone(), ..Default::default() };
         let config = Config::from_custom_kubeconfig(kubeconfig, &options)

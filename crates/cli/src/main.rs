@@ -117,10 +117,17 @@ enum Command {
     Hypervisors(hypervisors::HypervisorsArgs),
     /// Print the domain XML that a manifest would get, without a cluster
     DomainXml(domain_xml::DomainXmlArgs),
+    /// Say whether a Kubernetes cluster has what Ferrovirt needs
+    Preflight(install::PreflightArgs),
     /// Install Ferrovirt on a Kubernetes cluster
     Install(install::InstallArgs),
+    /// Bring an installation on a Kubernetes cluster to this version; running VMs stay as they are
+    Upgrade(install::UpgradeArgs),
     /// Remove Ferrovirt from a Kubernetes cluster
     Uninstall(install::UninstallArgs),
+    /// What Helm cannot do by itself (runs in a job of the chart)
+    #[command(hide = true)]
+    ChartHook(install::HookArgs),
     /// Serve webhooks and subresources (runs in a pod)
     #[command(hide = true)]
     VirtApi(roles::virt_api::VirtApiArgs),
@@ -209,7 +216,10 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Image(command) => image::run(command),
             Command::Hypervisors(arguments) => hypervisors::run(arguments).await,
             Command::DomainXml(arguments) => domain_xml::run(&arguments),
+            Command::Preflight(arguments) => install::preflight(arguments).await,
             Command::Install(arguments) => install::install(arguments).await,
+            Command::Upgrade(arguments) => install::upgrade(arguments).await,
+            Command::ChartHook(arguments) => install::hook(arguments).await,
             Command::Uninstall(arguments) => install::uninstall(arguments).await,
             Command::VirtApi(arguments) => roles::virt_api::run(arguments).await,
             Command::VirtController(arguments) => roles::virt_controller::run(arguments).await,

@@ -28,13 +28,6 @@ impl Host {
     pub fn kvm_usable(&self) -> bool {
         self.kvm == Kvm::Usable
     }
-
-    /// KVM is here, but out of reach for the pods that would use it.
-    pub(crate) fn withhold_kvm(&mut self, why: &str) {
-        if self.kvm_usable() {
-            self.kvm = Kvm::Unusable(why.into());
-        }
-    }
 }
 
 /// On x86 the device alone proves nothing: without `vmx` or `svm` guests hang on it.
@@ -62,17 +55,5 @@ mod tests {
         assert!(matches!(kvm("amd64", true, plain), Kvm::Unusable(_)));
         assert_eq!(kvm("amd64", true, intel), Kvm::Usable);
         assert_eq!(kvm("arm64", true, plain), Kvm::Usable);
-    }
-
-    #[test]
-    fn kvm_that_is_withheld_keeps_the_first_reason_why_it_is_not_usable() {
-        let mut host = Host { arch: "amd64", kvm: Kvm::Usable };
-        for _ in 0..2 {
-            host.withhold_kvm("nobody hands it out");
-            assert_eq!(host.kvm, Kvm::Unusable("nobody hands it out".into()));
-        }
-        let mut bare = Host { arch: "amd64", kvm: Kvm::Unusable("there is none".into()) };
-        bare.withhold_kvm("nobody hands it out");
-        assert_eq!(bare.kvm, Kvm::Unusable("there is none".into()));
     }
 }

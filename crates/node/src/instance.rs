@@ -289,6 +289,9 @@ async fn prepare(context: &Context, launcher: &Launcher, vmi: &VirtualMachineIns
         return hand_over(context, launcher, vmi, Ready { spec, networks: vec![], emulation: None }).await;
     };
     let networks = network::attach(vmi, pid).await?;
+    if let Err(error) = crate::kvm::hand_over(pid) {
+        tracing::warn!(%error, "cannot hand /dev/kvm to the launcher");
+    }
     let container_disks = disks::container_disks(vmi, pid).map_err(Failure::Refused)?;
     let mut convert = ConvertContext {
         arch: Arch::parse(context.host.arch).unwrap_or_default(),

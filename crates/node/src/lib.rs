@@ -14,6 +14,7 @@ mod ground;
 mod guest;
 mod host;
 mod instance;
+mod kvm;
 mod launcher;
 mod metrics;
 mod network;
@@ -51,13 +52,11 @@ pub struct Config {
     pub kubelet_root: PathBuf,
     /// Bound of QEMU's translation cache for emulated guests, in MiB.
     pub translation_cache_mib: u32,
-    /// Why pods of this node cannot get `/dev/kvm`, where nobody hands it out.
-    pub kvm_withheld: Option<&'static str>,
 }
 
 impl Config {
     pub fn new(node_name: &str, kubelet_root: PathBuf) -> Self {
-        Self { node_name: node_name.into(), kubelet_root, translation_cache_mib: 64, kvm_withheld: None }
+        Self { node_name: node_name.into(), kubelet_root, translation_cache_mib: 64 }
     }
 }
 
@@ -91,10 +90,7 @@ pub fn agent_on(client: Client, config: Config, ground: Arc<dyn Ground>) -> Agen
     let stream = watcher(Api::<KubeVirt>::all(client.clone()), watcher::Config::default());
     tokio::spawn(reflector(writer, stream.default_backoff()).for_each(|_| async {}));
     let events = events::Events::new(client.clone(), &config.node_name);
-    let mut host = Host::detect();
-    if let Some(why) = config.kvm_withheld {
-        host.withhold_kvm(why);
-    }
+    let host = Host::detect();
     Agent::new(Arc::new(Context { client, config, host, kubevirts, events, ground }))
 }
 

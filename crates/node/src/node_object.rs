@@ -1,4 +1,4 @@
-//! What the agent says of its node: labels, devices and a heartbeat.
+//! What the agent says of its node: labels and a heartbeat. Its devices are the kubelet's to count.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,16 +28,7 @@ pub(crate) async fn keep(context: Arc<Context>) {
             },
             "annotations": { names::VIRT_HANDLER_HEARTBEAT: Timestamp::now().to_string() },
         }});
-        let devices = if context.host.kvm_usable() { "1k" } else { "0" };
-        let status = json!({ "status": {
-            "capacity": { names::KVM_DEVICE: devices },
-            "allocatable": { names::KVM_DEVICE: devices },
-        }});
-        let written = async {
-            nodes.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await?;
-            nodes.patch_status(&name, &PatchParams::default(), &Patch::Merge(status)).await
-        };
-        match written.await {
+        match nodes.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
             Ok(_) => tokio::time::sleep(HEARTBEAT).await,
             Err(error) => {
                 tracing::debug!(%error, "cannot update the node object yet");

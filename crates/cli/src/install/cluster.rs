@@ -3,16 +3,20 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{ConfigMap, Node},
+};
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
     core::{ApiResource, GroupVersionKind},
     runtime::wait::await_condition,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::up::{objects::NAMESPACE, pki::Identity};
+use super::{manifests::CHOICES, version::Installed};
+use crate::up::objects::NAMESPACE;
 
 const MANAGER: &str = "ferrovirt";
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -24,6 +28,8 @@ const CLUSTER_KINDS: &[&str] = &[
     "CustomResourceDefinition",
     "MutatingWebhookConfiguration",
     "Namespace",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
     "ValidatingWebhookConfiguration",
 ];
 
@@ -36,16 +42,43 @@ impl Cluster {
         Self { client }
     }
 
-    /// The CA of an installation that is there.
-    pub async fn certificate_authority(&self) -> Result<Option<Identity>> {
-        let secrets = Api::<Secret>::namespaced(self.client.clone(), NAMESPACE);
-        let Some(secret) = secrets.get_opt("ferrovirt-ca").await? else { return Ok(None) };
-        let text = |key: &str| -> Result<String> {
-            let bytes = secret.data.as_ref().and_then(|data| data.get(key));
-            let bytes = bytes.with_context(|| format!("the secret {NAMESPACE}/ferrovirt-ca has no {key}"))?;
-            Ok(String::from_utf8(bytes.0.clone())?)
-        };
-        Ok(Some(Identity { certificate: text("tls.crt")?, key: text("tls.key")? }))
+    /// What is on the cluster, if anything.
+    pub async fn installed(&self) -> Result<Option<Installed>> {
+        let deployments = Api::<Deployment>::namespaced(self.client.clone(), NAMESPACE);
+        let Some(found) = deployments.get_opt("virt-controller").await? else { return Ok(None) };
+        let label = |name: &str| found.labels().get(name).cloned().unwrap_or_default();
+        Ok(Some(Installed {
+            version: label("app.kubernetes.io/version"),
+            manager: label("app.kubernetes.io/managed-by"),
+        }))
+    }
+
+    /// The values that were chosen at the installation.
+    pub async fn choices(&self) -> Result<Option<String>> {
+        let maps = Api::<ConfigMap>::namespaced(self.client.clone(), NAMESPACE);
+        Ok(maps.get_opt(CHOICES).await?.and_then(|map| map.data?.remove("values.yaml")))
+    }
+
+    /// Takes from nodes what their agents said about them.
+    pub async fn forget_nodes(&self) -> Result<()> {
+        let nodes = Api::<Node>::all(self.client.clone());
+        for node in nodes.list(&ListParams::default()).await? {
+            let nulls = |names: &mut dyn Iterator<Item = &String>| -> serde_json::Map<String, Value> {
+                names.filter(|name| ours(name)).map(|name| (name.clone(), Value::Null)).collect()
+            };
+            let (labels, annotations) = (nulls(&mut node.labels().keys()), nulls(&mut node.annotations().keys()));
+            if labels.is_empty() && annotations.is_empty() {
+                continue;
+            }
+            let name = node.name_any();
+            let patch = json!({ "metadata": { "labels": labels, "annotations": annotations } });
+            nodes.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+            let capacity = node.status.and_then(|status| status.capacity).unwrap_or_default();
+            let capacity = nulls(&mut capacity.keys());
+            let patch = json!({ "status": { "capacity": capacity, "allocatable": capacity } });
+            nodes.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        }
+        Ok(())
     }
 
     pub async fn apply(&self, objects: &[Value]) -> Result<()> {
@@ -161,6 +194,11 @@ impl Cluster {
         };
         (api, name, label)
     }
+}
+
+/// True for labels, annotations and resources that a node agent writes.
+fn ours(name: &str) -> bool {
+    name.split('/').next().is_some_and(|prefix| prefix == "kubevirt.io" || prefix.ends_with(".kubevirt.io"))
 }
 
 async fn within<T, E>(label: &str, condition: impl Future<Output = Result<T, E>>) -> Result<()>

@@ -1,22 +1,28 @@
-//! The objects of an installation, rendered from the files in `manifests/`.
+//! The objects of an installation, rendered from the Helm chart's own templates: `ferrovirt install` and `helm install` differ
+//! in nothing but who keeps the books.
 
-use anyhow::{Context, Result, anyhow, bail};
-use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use anyhow::{Context, Result, anyhow};
 use serde_json::{Value, json};
 
-use super::pki::Certificates;
-use crate::up::{objects, pki::Identity};
+use super::{
+    template,
+    values::{Chosen, Values},
+};
+use crate::up::objects::NAMESPACE;
 
-/// What differs between installations.
-#[derive(Debug, Clone)]
-pub struct Values {
-    pub image: String,
-    pub launcher_image: String,
-    pub pull_policy: String,
-    pub replicas: u32,
-    pub kubelet_root: String,
-    pub use_emulation: bool,
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Where `ferrovirt upgrade` finds what was chosen at the installation.
+pub const CHOICES: &str = "ferrovirt-values";
+
+macro_rules! template {
+    ($name:literal) => {
+        ($name, include_str!(concat!("../../../../charts/ferrovirt/templates/", $name)))
+    };
 }
+
+const COMPONENTS: &[(&str, &str)] =
+    &[template!("rbac.yaml"), template!("policies.yaml"), template!("state.yaml"), template!("workloads.yaml")];
+const REGISTRATION: &[(&str, &str)] = &[template!("registration.yaml")];
 
 /// Objects in the order in which they are applied. Deleting goes the other way.
 pub struct Manifests {
@@ -28,43 +34,27 @@ pub struct Manifests {
 }
 
 impl Manifests {
-    pub fn render(values: &Values, certificates: &Certificates) -> Result<Self> {
-        let mut components = vec![];
-        for (name, text) in [
-            ("namespace.yaml", include_str!("manifests/namespace.yaml")),
-            ("rbac.yaml", include_str!("manifests/rbac.yaml")),
-            ("secrets.yaml", include_str!("manifests/secrets.yaml")),
-            ("workloads.yaml", include_str!("manifests/workloads.yaml")),
-        ] {
-            let text = fill(text, &|key| lookup(values, certificates, key)).with_context(|| name.to_owned())?;
-            let documents: Vec<Value> =
-                serde_saphyr::from_multiple(&text).map_err(|error| anyhow!("{name} is not valid YAML: {error}"))?;
-            components.extend(documents.into_iter().filter(|document| !document.is_null()));
-        }
-        for component in ["virt-api", "virt-controller"] {
-            // With one replica a budget would only keep nodes from being drained.
-            if values.replicas > 1 {
-                components.push(budget(component));
-            }
-        }
-        let mut registration: Vec<Value> =
-            objects::bootstrap(values.use_emulation).into_iter().filter(|o| o["kind"] != "Namespace").collect();
-        for object in &mut registration {
-            trust(object, &BASE64.encode(&certificates.ca.certificate));
-        }
-        let mut manifests = Self { definitions: ferrovirt_api::crds(), components, registration };
-        for object in manifests.components.iter_mut().chain(&mut manifests.registration) {
+    pub fn render(chosen: &Chosen) -> Result<Self> {
+        let values = chosen.complete()?;
+        let mut components = vec![namespace()];
+        components.extend(documents(COMPONENTS, &values)?);
+        components.push(json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": CHOICES, "namespace": NAMESPACE },
+            "data": { "values.yaml": chosen.print() },
+        }));
+        let mut registration = documents(REGISTRATION, &values)?;
+        for object in components.iter_mut().chain(&mut registration) {
             object["metadata"]["labels"]["app.kubernetes.io/managed-by"] = "ferrovirt".into();
-            object["metadata"]["labels"]["app.kubernetes.io/version"] = env!("CARGO_PKG_VERSION").into();
         }
-        Ok(manifests)
+        Ok(Self { definitions: ferrovirt_api::crds(), components, registration })
     }
 }
 
 /// A stream of YAML documents; each is JSON, which is YAML.
 pub fn print(objects: &[&Value]) -> Result<String> {
     // kubectl takes a stream that begins with a brace for one of JSON, which has no separators.
-    let mut out = format!("# Ferrovirt {}\n", env!("CARGO_PKG_VERSION"));
+    let mut out = format!("# Ferrovirt {VERSION}\n");
     for object in objects {
         out.push_str("---\n");
         out.push_str(&serde_json::to_string_pretty(object)?);
@@ -73,84 +63,63 @@ pub fn print(objects: &[&Value]) -> Result<String> {
     Ok(out)
 }
 
-fn lookup(values: &Values, certificates: &Certificates, key: &str) -> Option<String> {
-    let (whose, what) = key.split_once('_').unwrap_or((key, ""));
-    let identity: Option<&Identity> = match whose {
-        "ca" => Some(&certificates.ca),
-        "api" => Some(&certificates.api),
-        "handler" => Some(&certificates.handler),
-        "client" => Some(&certificates.client),
-        _ => None,
-    };
-    match (identity, what) {
-        (Some(identity), "certificate") => return Some(BASE64.encode(&identity.certificate)),
-        (Some(identity), "key") => return Some(BASE64.encode(&identity.key)),
-        _ => {}
-    }
-    Some(match key {
-        "image" => values.image.clone(),
-        "launcher_image" => values.launcher_image.clone(),
-        "pull_policy" => values.pull_policy.clone(),
-        "replicas" => values.replicas.to_string(),
-        "kubelet_root" => values.kubelet_root.trim_end_matches('/').to_owned(),
-        _ => return None,
-    })
-}
-
-/// Replaces each `@name@`.
-fn fill(text: &str, value: &dyn Fn(&str) -> Option<String>) -> Result<String> {
-    let mut out = String::with_capacity(text.len());
-    for (index, part) in text.split('@').enumerate() {
-        if index.is_multiple_of(2) {
-            out.push_str(part);
-            continue;
-        }
-        let Some(value) = value(part) else { bail!("there is no value for {part:?}") };
-        if value.contains(['"', '\\', '\n', '@']) {
-            bail!("{part} may not hold quotes, backslashes or line breaks: {value:?}");
-        }
-        out.push_str(&value);
-    }
-    Ok(out)
-}
-
-/// Tells the API server by which CA it knows our service.
-fn trust(object: &mut Value, ca_bundle: &str) {
-    if object["kind"] == "APIService" {
-        object["spec"]["caBundle"] = ca_bundle.into();
-    }
-    for webhook in object.get_mut("webhooks").and_then(Value::as_array_mut).into_iter().flatten() {
-        webhook["clientConfig"]["caBundle"] = ca_bundle.into();
-    }
-}
-
-fn budget(component: &str) -> Value {
+/// Helm makes it by itself (`--create-namespace`).
+fn namespace() -> Value {
     json!({
-        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
-        "metadata": { "name": component, "namespace": objects::NAMESPACE },
-        "spec": { "minAvailable": 1, "selector": { "matchLabels": { "kubevirt.io": component } } },
+        "apiVersion": "v1", "kind": "Namespace",
+        "metadata": {
+            "name": NAMESPACE,
+            "labels": {
+                "kubevirt.io": "",
+                // The node agent is privileged; workloads.yaml says why.
+                "pod-security.kubernetes.io/enforce": "privileged",
+            },
+        },
     })
+}
+
+fn documents(templates: &[(&str, &str)], values: &Values) -> Result<Vec<Value>> {
+    let mut all = vec![];
+    for (name, text) in templates {
+        let text = template::fill(text, values, VERSION).with_context(|| format!("cannot fill in {name}"))?;
+        let documents: Vec<Value> =
+            serde_saphyr::from_multiple(&text).map_err(|error| anyhow!("{name} is not valid YAML: {error}"))?;
+        all.extend(documents.into_iter().filter(|document| !document.is_null()));
+    }
+    Ok(all)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::up::objects;
 
-    fn values() -> Values {
-        Values {
-            image: "ferrovirt:1".into(),
-            launcher_image: "ferrovirt-launcher:1".into(),
-            pull_policy: "IfNotPresent".into(),
-            replicas: 2,
-            kubelet_root: "/var/lib/kubelet/".into(),
-            use_emulation: true,
-        }
+    const REGISTRATION_HEAD: &str = "\
+# Generated from crates/cli/src/up/objects.rs: FERROVIRT_WRITE=1 cargo test -p ferrovirt-cli both_modes
+#
+# The installation's configuration, what users may do, and what makes the API server call virt-api. virt-controller adds the CA
+# bundles.
+apiVersion: kubevirt.io/v1
+kind: KubeVirt
+metadata: { name: kubevirt, namespace: kubevirt }
+spec:
+  configuration: {{ toJson .Values.configuration }}
+  certificateRotateStrategy: {{ toJson .Values.certificateRotateStrategy }}
+";
+
+    fn manifests() -> Manifests {
+        let mut chosen = Chosen::default();
+        chosen.set("kubeletRoot", Some("/kubelet"));
+        Manifests::render(&chosen).unwrap()
+    }
+
+    fn key(object: &Value) -> String {
+        format!("{} {}", object["kind"], object["metadata"]["name"])
     }
 
     #[test]
     fn every_object_is_named_and_what_is_not_text_keeps_its_type() {
-        let certificates = Certificates::make("kubevirt", None).unwrap();
-        let manifests = Manifests::render(&values(), &certificates).unwrap();
+        let manifests = manifests();
         for object in manifests.components.iter().chain(&manifests.registration) {
             for field in [&object["apiVersion"], &object["kind"], &object["metadata"]["name"]] {
                 assert!(field.is_string(), "{object}");
@@ -158,25 +127,62 @@ mod tests {
             assert!(object.as_object().unwrap().values().all(|value| !value.is_null()), "{object}");
         }
         let find = |kind: &str, name: &str| {
-            let mut all = manifests.components.iter().chain(&manifests.registration);
-            all.find(|o| o["kind"] == kind && o["metadata"]["name"] == name).unwrap()
+            manifests.components.iter().find(|o| o["kind"] == kind && o["metadata"]["name"] == name).unwrap()
         };
         assert_eq!(find("Deployment", "virt-api")["spec"]["replicas"], 2);
         let handler = &find("DaemonSet", "virt-handler")["spec"]["template"]["spec"];
-        assert_eq!(handler["volumes"][1]["hostPath"]["path"], "/var/lib/kubelet/pods");
-        assert_eq!(find("PodDisruptionBudget", "virt-api")["spec"]["minAvailable"], 1);
-        let bundle = BASE64.encode(&certificates.ca.certificate);
-        assert_eq!(find("APIService", "v1.subresources.kubevirt.io")["spec"]["caBundle"], bundle);
-        let hooks = find("ValidatingWebhookConfiguration", "virt-api-validator");
-        assert_eq!(hooks["webhooks"][0]["clientConfig"]["caBundle"], bundle);
+        assert_eq!(handler["volumes"][0]["hostPath"]["path"], "/kubelet/pods");
+    }
+
+    /// Embedded mode makes these from code, a cluster gets them from the chart.
+    #[test]
+    fn both_modes_register_the_same() {
+        let mut wanted = String::from(REGISTRATION_HEAD);
+        for object in objects::bootstrap(false) {
+            if object["kind"] != "Namespace" && object["kind"] != "KubeVirt" {
+                wanted.push_str("---\n");
+                wanted.push_str(&serde_json::to_string_pretty(&object).unwrap());
+                wanted.push('\n');
+            }
+        }
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/ferrovirt/templates/registration.yaml");
+        if std::env::var_os("FERROVIRT_WRITE").is_some() {
+            std::fs::write(file, &wanted).unwrap();
+        }
+        let found = std::fs::read_to_string(file).unwrap();
+        assert!(found == wanted, "write it anew: FERROVIRT_WRITE=1 cargo test -p ferrovirt-cli both_modes");
     }
 
     #[test]
-    fn a_value_cannot_change_the_structure_of_a_manifest() {
-        let certificates = Certificates::make("kubevirt", None).unwrap();
-        let bad = Values { image: "x\"\n  evil: true".into(), ..values() };
-        assert!(Manifests::render(&bad, &certificates).is_err());
-        assert!(fill("a @b@ c", &|_| None).is_err());
-        assert_eq!(fill("a @b@ c", &|key| Some(format!("<{key}>"))).unwrap(), "a <b> c");
+    fn virt_controller_may_register_what_there_is_to_register() {
+        let manifests = manifests();
+        let role = manifests.components.iter().find(|o| key(o) == r#""ClusterRole" "kubevirt-controller""#).unwrap();
+        let rules = role["rules"].as_array().unwrap();
+        for object in &manifests.registration {
+            let resource = match object["kind"].as_str().unwrap() {
+                "APIService" => "apiservices",
+                "MutatingWebhookConfiguration" => "mutatingwebhookconfigurations",
+                "ValidatingWebhookConfiguration" => "validatingwebhookconfigurations",
+                _ => continue,
+            };
+            let has =
+                |rule: &Value, field: &str, word: &Value| rule[field].as_array().is_some_and(|all| all.contains(word));
+            let allowed = rules.iter().any(|rule| {
+                has(rule, "resources", &resource.into()) && has(rule, "resourceNames", &object["metadata"]["name"])
+            });
+            assert!(allowed, "virt-controller may not add the CA bundle to {}; see rbac.yaml", key(object));
+        }
+    }
+
+    #[test]
+    fn the_chart_has_this_version() {
+        let chart = include_str!("../../../../charts/ferrovirt/Chart.yaml");
+        assert!(
+            chart.contains(&format!("\nversion: {VERSION}\n")) && chart.contains(&format!("\nappVersion: {VERSION}\n"))
+        );
+        let values = Chosen::default().complete().unwrap();
+        for image in ["images.ferrovirt", "images.launcher"] {
+            assert!(values.get(image).unwrap().as_str().unwrap().ends_with(&format!(":{VERSION}")), "{image}");
+        }
     }
 }

@@ -1,42 +1,73 @@
-//! `ferrovirt install` and `uninstall`: Ferrovirt on an existing cluster.
+//! `ferrovirt preflight`, `install`, `upgrade` and `uninstall`: Ferrovirt on an existing cluster.
 
 mod cluster;
+mod hook;
 mod manifests;
-pub mod pki;
+mod preflight;
+mod template;
+mod values;
+mod version;
 
-use anyhow::Result;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
-use crate::{client::ClientArgs, up::objects::NAMESPACE};
+use crate::client::ClientArgs;
 use cluster::Cluster;
-use manifests::{Manifests, Values};
-use pki::Certificates;
+pub use hook::{HookArgs, hook};
+use manifests::{Manifests, VERSION};
+pub use preflight::{PreflightArgs, preflight};
+use values::Chosen;
+
+/// What an installation can choose.
+#[derive(Args)]
+struct Choices {
+    /// File with values, as charts/ferrovirt/values.yaml has them
+    #[arg(long)]
+    values: Option<PathBuf>,
+    /// Image of the components
+    #[arg(long)]
+    image: Option<String>,
+    /// Image of the pods that run VMs
+    #[arg(long)]
+    launcher_image: Option<String>,
+    #[arg(long, value_parser = ["Always", "IfNotPresent", "Never"])]
+    image_pull_policy: Option<String>,
+    /// Processes of virt-api and of virt-controller
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    replicas: Option<u32>,
+    /// The kubelets' root directory
+    #[arg(long)]
+    kubelet_root: Option<String>,
+    /// Emulate in software where there is no hardware virtualization
+    #[arg(long)]
+    use_emulation: bool,
+}
+
+impl Choices {
+    fn read(self) -> Result<Chosen> {
+        let mut chosen = self.values.as_deref().map(Chosen::read).transpose()?.unwrap_or_default();
+        chosen.set("images.ferrovirt", self.image);
+        chosen.set("images.launcher", self.launcher_image);
+        chosen.set("images.pullPolicy", self.image_pull_policy);
+        chosen.set("replicas", self.replicas);
+        chosen.set("kubeletRoot", self.kubelet_root);
+        chosen.set("configuration.developerConfiguration.useEmulation", self.use_emulation.then_some(true));
+        Ok(chosen)
+    }
+}
 
 #[derive(Args)]
 pub struct InstallArgs {
     #[command(flatten)]
     client: ClientArgs,
-    /// Write the manifests instead of applying them, with new certificates
+    #[command(flatten)]
+    choices: Choices,
+    /// Write the manifests instead of applying them
     #[arg(long, num_args = 0..=1, default_missing_value = "all", value_name = "WHAT")]
     print: Option<Print>,
-    /// Image of the components
-    #[arg(long, default_value = concat!("ferrovirt:", env!("CARGO_PKG_VERSION")))]
-    image: String,
-    /// Image of the pods that run VMs
-    #[arg(long, default_value = concat!("ferrovirt-launcher:", env!("CARGO_PKG_VERSION")))]
-    launcher_image: String,
-    #[arg(long, default_value = "IfNotPresent", value_parser = ["Always", "IfNotPresent", "Never"])]
-    image_pull_policy: String,
-    /// Processes of virt-api and of virt-controller
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    replicas: u32,
-    /// The kubelets' root directory
-    #[arg(long, default_value = "/var/lib/kubelet")]
-    kubelet_root: String,
-    /// Emulate in software where there is no hardware virtualization
-    #[arg(long)]
-    use_emulation: bool,
     /// Do not wait until everything runs
     #[arg(long)]
     no_wait: bool,
@@ -51,6 +82,17 @@ enum Print {
 }
 
 #[derive(Args)]
+pub struct UpgradeArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    #[command(flatten)]
+    choices: Choices,
+    /// Do not wait until everything runs
+    #[arg(long)]
+    no_wait: bool,
+}
+
+#[derive(Args)]
 pub struct UninstallArgs {
     #[command(flatten)]
     client: ClientArgs,
@@ -60,49 +102,62 @@ pub struct UninstallArgs {
 }
 
 pub async fn install(arguments: InstallArgs) -> Result<()> {
-    let values = Values {
-        image: arguments.image,
-        launcher_image: arguments.launcher_image,
-        pull_policy: arguments.image_pull_policy,
-        replicas: arguments.replicas,
-        kubelet_root: arguments.kubelet_root,
-        use_emulation: arguments.use_emulation,
-    };
+    let chosen = arguments.choices.read()?;
     if let Some(what) = arguments.print {
-        let manifests = Manifests::render(&values, &Certificates::make(NAMESPACE, None)?)?;
+        let manifests = Manifests::render(&chosen)?;
         let rest = manifests.components.iter().chain(&manifests.registration);
         let objects: Vec<&Value> = manifests.definitions.iter().chain(rest.filter(|_| what == Print::All)).collect();
         print!("{}", manifests::print(&objects)?);
         return Ok(());
     }
-    let cluster = Cluster::new(arguments.client.connect().await?);
-    let ca = cluster.certificate_authority().await?;
-    let manifests = Manifests::render(&values, &Certificates::make(NAMESPACE, ca)?)?;
+    let client = arguments.client.connect().await?;
+    preflight::require(&client).await?;
+    let cluster = Cluster::new(client);
+    if let Some(installed) = cluster.installed().await? {
+        installed.allows(VERSION)?;
+    }
+    apply(&cluster, &chosen, !arguments.no_wait).await
+}
+
+/// Like `install`, with what was chosen then where nothing else is said now.
+pub async fn upgrade(arguments: UpgradeArgs) -> Result<()> {
+    let client = arguments.client.connect().await?;
+    let cluster = Cluster::new(client.clone());
+    let Some(installed) = cluster.installed().await? else {
+        bail!("Ferrovirt is not installed on this cluster; `ferrovirt install` does that");
+    };
+    installed.allows(VERSION)?;
+    preflight::require(&client).await?;
+    let mut chosen = match cluster.choices().await? {
+        Some(text) => Chosen::parse(&text).context("what was chosen at the installation cannot be read")?,
+        None => Chosen::default(),
+    };
+    chosen.overlay(arguments.choices.read()?);
+    eprintln!("upgrading from {} to {VERSION}; running VMs stay as they are", installed.version);
+    apply(&cluster, &chosen, !arguments.no_wait).await
+}
+
+async fn apply(cluster: &Cluster, chosen: &Chosen, wait: bool) -> Result<()> {
+    let manifests = Manifests::render(chosen)?;
     eprintln!("defining {} kinds", manifests.definitions.len());
     cluster.apply(&manifests.definitions).await?;
     cluster.wait_for_definitions(&manifests.definitions).await?;
     eprintln!("applying the components");
     cluster.apply(&manifests.components).await?;
     cluster.apply(&manifests.registration).await?;
-    if !arguments.no_wait {
+    if wait {
         cluster.wait_for_components(&manifests.components, &manifests.registration).await?;
-        println!("Ferrovirt {} is ready. Try: ferrovirt apply -f vm.yaml --wait", env!("CARGO_PKG_VERSION"));
+        println!("Ferrovirt {VERSION} is ready. Try: ferrovirt apply -f vm.yaml --wait");
     }
     Ok(())
 }
 
 pub async fn uninstall(arguments: UninstallArgs) -> Result<()> {
     let cluster = Cluster::new(arguments.client.connect().await?);
-    let values = Values {
-        image: String::new(),
-        launcher_image: String::new(),
-        pull_policy: String::new(),
-        // All that any number of replicas would have brought.
-        replicas: 2,
-        kubelet_root: "/".into(),
-        use_emulation: false,
-    };
-    let manifests = Manifests::render(&values, &Certificates::make(NAMESPACE, None)?)?;
+    if let Some(installed) = cluster.installed().await? {
+        installed.ours()?;
+    }
+    let manifests = Manifests::render(&Chosen::default())?;
     if arguments.all {
         // While the node agents are there: they alone say when a VM has ended.
         eprintln!("deleting all VMs");
@@ -111,6 +166,7 @@ pub async fn uninstall(arguments: UninstallArgs) -> Result<()> {
     eprintln!("deleting the components");
     cluster.delete(&manifests.registration).await?;
     cluster.delete(&manifests.components).await?;
+    cluster.forget_nodes().await?;
     if arguments.all {
         cluster.delete(&manifests.definitions).await?;
         println!("Ferrovirt is gone, with all VMs");

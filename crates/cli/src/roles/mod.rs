@@ -2,10 +2,11 @@
 //!
 //! They compose the same parts as `ferrovirt up`, with a cluster's API server behind the client.
 
+mod certificates;
+mod device_plugin;
 mod leader;
 #[cfg(test)]
 mod stream_tests;
-pub mod tls;
 pub mod virt_api;
 pub mod virt_controller;
 pub mod virt_handler;

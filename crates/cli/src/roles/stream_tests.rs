@@ -1,6 +1,6 @@
-//! virt-api's client and the node agent's server, with the certificates that `install` makes.
+//! virt-api's client and the node agent's server, with the certificates that virt-controller makes.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{fs, sync::Arc};
 
 use ferrovirt_api::v1::VirtualMachineInstance;
 use ferrovirt_virt_api::{BoxError, StreamKind, remote};
@@ -12,8 +12,10 @@ use tokio::{
     sync::watch,
 };
 
-use super::tls::Directory;
-use crate::{install::pki::Certificates, up::pki::Identity};
+use super::certificates::{
+    authority::{Authority, Data, Lifetimes, holders},
+    material::Material,
+};
 
 fn vmi() -> Value {
     json!({
@@ -36,19 +38,13 @@ fn cluster() -> kube::Client {
     kube::Client::new(service, "default")
 }
 
-fn write(directory: &Path, name: &str, identity: &Identity) {
-    fs::write(directory.join(format!("{name}.crt")), &identity.certificate).unwrap();
-    fs::write(directory.join(format!("{name}.key")), &identity.key).unwrap();
-}
-
 #[tokio::test]
 async fn a_stream_reaches_the_guest_and_needs_the_client_certificate() {
     let scratch = tempfile::tempdir().unwrap();
-    let certificates = Certificates::make("kubevirt", None).unwrap();
-    fs::write(scratch.path().join("ca.crt"), &certificates.ca.certificate).unwrap();
-    write(scratch.path(), "tls", &certificates.handler);
-    write(scratch.path(), "client", &certificates.client);
-    let directory = Directory(scratch.path().to_owned());
+    let (now, lifetimes) = (time::OffsetDateTime::now_utc(), Lifetimes::default());
+    let authority = Authority::advance(&Data::new(), now, lifetimes.ca).unwrap();
+    let [api, handler] = holders("kubevirt")
+        .map(|holder| Material(holder.renew(&Data::new(), &authority, now, lifetimes.leaf).unwrap()));
 
     let private = scratch.path().join("pods/pod-1/volumes/kubernetes.io~empty-dir/private/vmi-1");
     fs::create_dir_all(&private).unwrap();
@@ -63,7 +59,7 @@ async fn a_stream_reaches_the_guest_and_needs_the_client_certificate() {
     let agent = ferrovirt_node::agent(cluster(), ferrovirt_node::Config::new("node1", scratch.path().to_owned()));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (_keep, serving) = watch::channel(directory.server().unwrap());
+    let (_keep, serving) = watch::channel(handler.server().unwrap());
     tokio::spawn(async move { agent.serve_streams(listener, serving, std::future::pending()).await });
 
     let dial = |tls: Arc<rustls::ClientConfig>| async move {
@@ -72,7 +68,7 @@ async fn a_stream_reaches_the_guest_and_needs_the_client_certificate() {
         tokio_rustls::TlsConnector::from(tls).connect(name, stream).await
     };
     let vmi: VirtualMachineInstance = serde_json::from_value(vmi()).unwrap();
-    let connection = dial(directory.client().unwrap()).await.unwrap();
+    let connection = dial(api.client().unwrap()).await.unwrap();
     let mut stream = remote::open(connection, &vmi, StreamKind::Serial).await.unwrap();
     let mut prompt = [0u8; 7];
     stream.read_exact(&mut prompt).await.unwrap();
@@ -85,13 +81,16 @@ async fn a_stream_reaches_the_guest_and_needs_the_client_certificate() {
     // An instance of the same name that came later is another one.
     let mut later = vmi.clone();
     later.metadata.uid = Some("vmi-2".into());
-    let connection = dial(directory.client().unwrap()).await.unwrap();
+    let connection = dial(api.client().unwrap()).await.unwrap();
     let refused = remote::open(connection, &later, StreamKind::Serial).await.err().unwrap();
     assert_eq!(refused.to_string(), "the node agent refused: the instance is gone");
 
     // A serving certificate of the same CA is no client's.
-    write(scratch.path(), "client", &certificates.handler);
-    let refused = match dial(directory.client().unwrap()).await {
+    let mut wrong = handler.clone();
+    for suffix in ["crt", "key"] {
+        wrong.0.insert(format!("client.{suffix}"), handler.get(&format!("tls.{suffix}")).unwrap().to_owned());
+    }
+    let refused = match dial(wrong.client().unwrap()).await {
         Ok(connection) => remote::open(connection, &vmi, StreamKind::Serial).await.is_err(),
         Err(_) => true,
     };

@@ -1,13 +1,21 @@
 //! `ferrovirt virt-api`: admission webhooks and the aggregated API of a cluster.
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
 use clap::Args;
 use ferrovirt_virt_api::{FrontProxy, Tls, VirtApi, remote::RemoteNodes};
 use tokio::net::TcpListener;
 
-use super::{RoleArgs, terminated, tls};
+use super::{
+    RoleArgs,
+    certificates::material::{self, Material},
+    terminated,
+};
+
+const SECRET: &str = "virt-api-certificates";
+/// How often to look whether the API server's front proxy has another CA.
+const AGAIN: Duration = Duration::from_secs(60);
 
 #[derive(Args)]
 pub struct VirtApiArgs {
@@ -15,27 +23,23 @@ pub struct VirtApiArgs {
     role: RoleArgs,
     #[arg(long, default_value = "[::]:8443")]
     listen: SocketAddr,
-    /// Directory with tls.crt, tls.key, client.crt, client.key and ca.crt
-    #[arg(long, default_value = "/etc/ferrovirt/certificates")]
-    certificates: PathBuf,
 }
 
 pub async fn run(arguments: VirtApiArgs) -> Result<()> {
     let client = arguments.role.start().await?;
-    let directory = tls::Directory(arguments.certificates);
     let node_name = format!("virt-handler.{}.svc", arguments.role.namespace);
-
-    let calling = {
-        let directory = directory.clone();
-        tls::follow(move || std::future::ready(directory.client())).await?
-    };
+    // Not before there are certificates: until then nobody could check who answers.
+    let certificates = material::watch_secret(client.clone(), &arguments.role.namespace, SECRET);
+    let calling =
+        material::follow(certificates.clone(), AGAIN, |material: Material| std::future::ready(material.client()))
+            .await?;
     let serving = {
         let client = client.clone();
-        tls::follow(move || {
-            let (client, directory) = (client.clone(), directory.clone());
+        material::follow(certificates, AGAIN, move |material| {
+            let client = client.clone();
             async move {
                 let front_proxy = FrontProxy::read(&client).await?;
-                Ok(Tls::new(&directory.read("tls.crt")?, &directory.read("tls.key")?, front_proxy)?)
+                Ok(Tls::new(material.get("tls.crt")?, material.get("tls.key")?, front_proxy)?)
             }
         })
         .await?

@@ -6,7 +6,7 @@ use ferrovirt_controller::{Part, Settings};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    RoleArgs,
+    RoleArgs, certificates,
     leader::{Elector, LEASE},
     terminated,
 };
@@ -45,6 +45,7 @@ pub async fn run(arguments: VirtControllerArgs) -> Result<()> {
         }))
     });
     let lost = tokio::select! {
+        () = certificates::keep(client.clone(), arguments.role.namespace.clone()) => false,
         () = terminated() => false,
         () = elector.keep() => true,
     };

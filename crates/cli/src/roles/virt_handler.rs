@@ -3,6 +3,7 @@
 use std::{
     net::{Ipv6Addr, SocketAddr},
     path::PathBuf,
+    time::Duration,
 };
 
 use anyhow::{Context, Result};
@@ -10,12 +11,18 @@ use clap::Args;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::{RoleArgs, terminated, tls};
+use super::{
+    RoleArgs,
+    certificates::material::{self, Material},
+    device_plugin, terminated,
+};
 
 /// Where virt-api reaches an agent.
 pub const PORT: u16 = 8186;
-/// A container may use a device only if the kubelet gave it, and the kubelet gives what a device plugin offers.
-const NO_DEVICE_PLUGIN: &str = "this version of Ferrovirt has no device plugin that would give pods /dev/kvm";
+const SECRET: &str = "virt-handler-certificates";
+const AGAIN: Duration = Duration::from_secs(600);
+/// Below it is the node's own `/dev`: the one of a container has only what was there when it started.
+const NODE_ROOT: &str = "/node";
 
 #[derive(Args)]
 pub struct VirtHandlerArgs {
@@ -28,19 +35,18 @@ pub struct VirtHandlerArgs {
     kubelet_root: PathBuf,
     #[arg(long, default_value_t = SocketAddr::from((Ipv6Addr::UNSPECIFIED, PORT)))]
     listen: SocketAddr,
-    /// Directory with tls.crt, tls.key and ca.crt
-    #[arg(long, default_value = "/etc/ferrovirt/certificates")]
-    certificates: PathBuf,
 }
 
 pub async fn run(arguments: VirtHandlerArgs) -> Result<()> {
     let client = arguments.role.start().await?;
-    let directory = tls::Directory(arguments.certificates);
-    let serving = tls::follow(move || std::future::ready(directory.server())).await?;
+    let certificates = material::watch_secret(client.clone(), &arguments.role.namespace, SECRET);
+    let serving =
+        material::follow(certificates, AGAIN, |material: Material| std::future::ready(material.server())).await?;
     let listener =
         TcpListener::bind(arguments.listen).await.with_context(|| format!("cannot listen on {}", arguments.listen))?;
-    let mut config = ferrovirt_node::Config::new(&arguments.node_name, arguments.kubelet_root);
-    config.kvm_withheld = Some(NO_DEVICE_PLUGIN);
+    let config = ferrovirt_node::Config::new(&arguments.node_name, arguments.kubelet_root);
+    let kvm = ferrovirt_node::Host::detect().kvm_usable();
+    let plugins = device_plugin::run(device_plugin::devices(kvm), NODE_ROOT.into(), device_plugin::DIRECTORY.into());
     let agent = ferrovirt_node::agent(client, config);
     tracing::info!(node = arguments.node_name, listen = %arguments.listen, "virt-handler cares for this node's VMs");
     let stop = CancellationToken::new();
@@ -49,7 +55,10 @@ pub async fn run(arguments: VirtHandlerArgs) -> Result<()> {
         tokio::spawn(async move { agent.serve_streams(listener, serving, stop.cancelled()).await })
     };
     // Guests go on running: the next agent takes them over.
-    agent.run(terminated()).await;
+    tokio::select! {
+        () = agent.run(terminated()) => {}
+        () = plugins => {}
+    }
     stop.cancel();
     let _ = streams.await;
     Ok(())

@@ -1,0 +1,335 @@
+//! What only a real cluster can show: its parts die one by one, leaders change, Services reach guests, quotas and roles hold.
+
+use std::{process::ExitCode, time::Instant};
+
+use anyhow::{Context, Result, ensure};
+use ferrovirt_e2e::{
+    Case, Host, Options, cluster, manifest,
+    process::Process,
+    suite,
+    wait::{self, Seen},
+};
+use serde_json::{Value, json};
+
+const CASES: &[Case] = &[
+    ("guests_do_not_notice_what_dies_around_them", guests_do_not_notice_what_dies_around_them),
+    ("another_virt_controller_takes_over", another_virt_controller_takes_over),
+    ("new_certificates_are_taken_over", new_certificates_are_taken_over),
+    ("an_agent_is_held_to_its_node", an_agent_is_held_to_its_node),
+    ("launchers_meet_the_restricted_standard", launchers_meet_the_restricted_standard),
+    ("pods_and_guests_reach_each_other", pods_and_guests_reach_each_other),
+    ("a_change_of_all_components_restarts_no_vm", a_change_of_all_components_restarts_no_vm),
+    ("nothing_is_written_when_nothing_happens", nothing_is_written_when_nothing_happens),
+    ("quotas_hold_pods_and_vms_alike", quotas_hold_pods_and_vms_alike),
+    ("whoever_edits_pods_edits_vms", whoever_edits_pods_edits_vms),
+];
+
+/// The namespace of the installation.
+const NAMESPACE: &str = "kubevirt";
+/// The test cluster's own image: a web server, among other things.
+const TEST_IMAGE: &str = "ferrovirt.test/testpod:1";
+
+fn main() -> ExitCode {
+    suite(Options { cluster_only: true, ..Options::default() }, CASES)
+}
+
+fn guests_do_not_notice_what_dies_around_them(host: &Host) -> Result<()> {
+    host.apply(&manifest::vm("calm", "Always"))?;
+    let before = host.wait_running("calm")?;
+    let (qemu, pod) = (host.qemu("calm")?, host.pod_of(&before)?);
+    let cluster = host.cluster().context("this needs a cluster")?;
+    let mut victims: Vec<(String, Vec<Process>)> = vec![];
+    for component in ["virt-api", "virt-controller", "virt-handler"] {
+        let processes = cluster::components().into_iter().filter(|p| p.arguments.iter().any(|word| word == component));
+        victims.push((component.into(), processes.collect()));
+    }
+    for daemon in ["kubelet", "containerd", "kube-apiserver"] {
+        victims.push((daemon.into(), cluster.daemons(daemon)?));
+    }
+    for (name, processes) in victims {
+        ensure!(!processes.is_empty(), "there is no {name} to kill");
+        for process in &processes {
+            process.kill()?;
+        }
+        ensure!(qemu.alive(), "QEMU ended with {name}");
+        host.up()?;
+        let after = host.wait_running("calm")?;
+        ensure!(after["metadata"]["uid"] == before["metadata"]["uid"], "the VMI was made anew after {name} died");
+        ensure!(host.qemu("calm")? == qemu, "another QEMU runs after {name} died");
+        let now = host.pod_of(&after)?;
+        ensure!(now["metadata"]["uid"] == pod["metadata"]["uid"], "another pod runs after {name} died");
+        let restarts = &now["status"]["containerStatuses"][0]["restartCount"];
+        ensure!(*restarts == 0, "the launcher was started {restarts} times again after {name} died");
+    }
+    let mut console = host.console("calm")?;
+    console.login("calm")?;
+    console.line("exit")?;
+    console.leave()
+}
+
+fn another_virt_controller_takes_over(host: &Host) -> Result<()> {
+    let killed = Instant::now();
+    let leader = leader(host)?;
+    let uid = host.kubectl(&["-n", NAMESPACE, "get", "pod", &leader, "-o", "jsonpath={.metadata.uid}"])?;
+    let process = cluster::components().into_iter().find(|process| process.cgroups().contains(&uid));
+    // A pod that was killed comes back under its own name, and could take its own lease again: it is gone for good.
+    process.with_context(|| format!("{leader} has no process"))?.kill()?;
+    host.kubectl(&["-n", NAMESPACE, "delete", "pod", &leader, "--force", "--grace-period=0", "--wait=false"])?;
+    let second = next_leader(host, &leader)?;
+    let after_kill = killed.elapsed();
+    // Until the one that was killed is back there is nobody to take over.
+    host.kubectl(&["-n", NAMESPACE, "rollout", "status", "deployment/virt-controller", "--timeout=120s"])?;
+
+    let stopped = Instant::now();
+    host.kubectl(&["-n", NAMESPACE, "delete", "pod", &second, "--wait=false"])?;
+    next_leader(host, &second)?;
+    let after_stop = stopped.elapsed();
+    println!(
+        "hand-over: {:.1} s after a kill, {:.1} s after a stop",
+        after_kill.as_secs_f32(),
+        after_stop.as_secs_f32()
+    );
+    // Twice what an idle machine must show: this one is busy, and kubectl itself takes its time.
+    ensure!(after_kill.as_secs() < 30, "the lease changed hands {after_kill:?} after a kill");
+    ensure!(after_stop.as_secs() < 10, "the lease changed hands {after_stop:?} after a clean stop");
+    host.kubectl(&["-n", NAMESPACE, "rollout", "status", "deployment/virt-controller", "--timeout=120s"])?;
+    Ok(())
+}
+
+/// Without a restart of anything: the CA is spoilt, and everyone trusts another one soon.
+fn new_certificates_are_taken_over(host: &Host) -> Result<()> {
+    let restarts = || host.kubectl(&["-n", NAMESPACE, "get", "pods", "-o", "jsonpath={.items[*].metadata.uid}"]);
+    let (pods, old) = (restarts()?, bundle(host)?);
+    host.kubectl(&[
+        "-n",
+        NAMESPACE,
+        "patch",
+        "secret",
+        "kubevirt-ca",
+        "--type=merge",
+        "-p",
+        r#"{"data":{"tls.crt":"eA=="}}"#,
+    ])?;
+    wait::until("another CA", wait::BOOT, || {
+        let now = bundle(host)?;
+        Ok(if now == old { Seen::Not("the old one is trusted".into()) } else { Seen::Yes(()) })
+    })?;
+    host.up()?;
+    // Through virt-api to the node agent: both have new certificates, and each trusts the other's.
+    wait::until("a console with new certificates", wait::SOON, || {
+        let mut console = host.console("calm")?;
+        console.line("")?;
+        Ok(match console.expect("login: ", wait::SOON / 6) {
+            Ok(_) => Seen::Yes(()),
+            Err(error) => Seen::Not(error.to_string()),
+        })
+    })?;
+    ensure!(restarts()? == pods, "pods were made anew");
+    Ok(())
+}
+
+fn bundle(host: &Host) -> Result<String> {
+    host.kubectl(&["get", "apiservice", "v1.subresources.kubevirt.io", "-o", "jsonpath={.spec.caBundle}"])
+}
+
+/// With an agent's own token, which names the node that it was made for.
+fn an_agent_is_held_to_its_node(host: &Host) -> Result<()> {
+    let selector = ["-n", NAMESPACE, "get", "pods", "-l", "kubevirt.io=virt-handler", "-o", "json"];
+    let pods: Value = serde_json::from_str(&host.kubectl(&selector)?)?;
+    let pod = &pods["items"][0];
+    let (name, uid) = (pod["metadata"]["name"].as_str(), pod["metadata"]["uid"].as_str());
+    let (name, uid) = (name.context("no virt-handler")?, uid.context("no uid")?);
+    let node = pod["spec"]["nodeName"].as_str().context("not on a node")?;
+    let token = host.kubectl(&[
+        "-n",
+        NAMESPACE,
+        "create",
+        "token",
+        "kubevirt-handler",
+        "--bound-object-kind=Pod",
+        "--bound-object-name",
+        name,
+        "--bound-object-uid",
+        uid,
+    ])?;
+    let label = |node: &str| {
+        let arguments = ["--kubeconfig=/dev/null", "--insecure-skip-tls-verify", "--server", "https://127.0.0.1:16443"];
+        let mut all = arguments.to_vec();
+        all.extend(["--token", token.trim(), "patch", "node", node, "--type=merge", "-p"]);
+        all.push(r#"{"metadata":{"annotations":{"kubevirt.io/tried":"yes"}}}"#);
+        host.try_kubectl(&all, "")
+    };
+    let other = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "elsewhere" } });
+    host.try_kubectl(&["create", "-f", "-"], &other.to_string())?.success()?;
+    let (own, others) = (label(node)?, label("elsewhere")?);
+    host.kubectl(&["delete", "node", "elsewhere"])?;
+    own.success()?;
+    host.kubectl(&["annotate", "node", node, "kubevirt.io/tried-"])?;
+    let said = others.failure()?;
+    ensure!(
+        said.contains("only its own node"),
+        "an agent changes another node, or it is refused for another reason: {said}"
+    );
+    Ok(())
+}
+
+/// The launcher's pod once more, in a namespace that enforces Kubernetes' strictest standard.
+fn launchers_meet_the_restricted_standard(host: &Host) -> Result<()> {
+    let mut pod = host.pod_of(&host.wait_running("calm")?)?;
+    let mut bare = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "again", "namespace": "strict" } });
+    bare["spec"] = pod["spec"].take();
+    bare["spec"]["nodeName"].take();
+    host.kubectl(&["create", "namespace", "strict"])?;
+    host.kubectl(&["label", "namespace", "strict", "pod-security.kubernetes.io/enforce=restricted"])?;
+    wait::until("a service account in the new namespace", wait::SOON, || {
+        let found = host.try_kubectl(&["-n", "strict", "get", "serviceaccount", "default"], "")?;
+        Ok(if found.succeeded() { Seen::Yes(()) } else { Seen::Not(found.stderr) })
+    })?;
+    let taken = host.try_kubectl(&["create", "--dry-run=server", "-f", "-"], &bare.to_string())?;
+    // That this says anything at all: a pod without any precaution is refused.
+    let naked = host.try_kubectl(&["-n", "strict", "run", "naked", "--image=x", "--dry-run=server"], "")?;
+    host.kubectl(&["delete", "namespace", "strict"])?;
+    naked.failure()?;
+    taken.success()?;
+    Ok(())
+}
+
+/// A guest and a pod of the cluster, each behind a Service.
+fn pods_and_guests_reach_each_other(host: &Host) -> Result<()> {
+    let service = |name: &str, selector: Value, port: u16| {
+        json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": { "name": name, "namespace": "default" },
+            "spec": { "selector": selector, "ports": [{ "port": port }] },
+        })
+    };
+    let pod = |name: &str, arguments: Value| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "name": name, "namespace": "default", "labels": { "app": name } },
+            "spec": {
+                "restartPolicy": "OnFailure",
+                "containers": [{ "name": "main", "image": TEST_IMAGE, "imagePullPolicy": "Never", "args": arguments }],
+            },
+        })
+    };
+    let create = |object: Value| host.try_kubectl(&["create", "-f", "-"], &object.to_string())?.success();
+    create(service("guest", json!({ "kubevirt.io/vm": "calm" }), 22))?;
+    create(service("web", json!({ "app": "web" }), 8080))?;
+    create(pod("web", json!(["serve", ":8080"])))?;
+    // The guest speaks SSH, which is no HTTP; the complaint quotes its greeting.
+    create(pod("visitor", json!(["get", "http://guest.default.svc.cluster.local:22"])))?;
+    wait::until("a pod to reach the guest", wait::BOOT, || {
+        let said = host.try_kubectl(&["logs", "visitor"], "")?;
+        Ok(if said.stdout.contains("SSH-2.0") { Seen::Yes(()) } else { Seen::Not(said.to_string()) })
+    })?;
+    host.kubectl(&["wait", "pod/web", "--for=condition=Ready", "--timeout=120s"])?;
+    let address = host.kubectl(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"])?;
+    let mut console = host.console("calm")?;
+    console.login("calm")?;
+    let said = console.shell(&format!("wget -q -O - http://{address}:8080"))?;
+    console.line("exit")?;
+    console.leave()?;
+    ensure!(said == "web", "the guest gets {said:?} from the pod's Service");
+    host.kubectl(&["delete", "pod/web", "pod/visitor", "service/web", "service/guest", "--grace-period=1"])?;
+    Ok(())
+}
+
+/// As an upgrade does it: every component's pod is replaced.
+fn a_change_of_all_components_restarts_no_vm(host: &Host) -> Result<()> {
+    let before = host.wait_running("calm")?;
+    let qemu = host.qemu("calm")?;
+    let parts = ["deployment/virt-api", "deployment/virt-controller", "daemonset/virt-handler"];
+    host.kubectl(&[&["-n", NAMESPACE, "rollout", "restart"], &parts[..]].concat())?;
+    for part in parts {
+        host.kubectl(&["-n", NAMESPACE, "rollout", "status", part, "--timeout=180s"])?;
+    }
+    host.up()?;
+    let after = host.wait_running("calm")?;
+    ensure!(
+        after["metadata"]["uid"] == before["metadata"]["uid"] && host.qemu("calm")? == qemu,
+        "the VM was restarted"
+    );
+    let phases = |vmi: &Value| vmi["status"]["phaseTransitionTimestamps"].clone();
+    ensure!(phases(&after) == phases(&before), "the VMI went through phases again: {:#}", phases(&after));
+    Ok(())
+}
+
+/// Leases aside, which are how parts say that they live.
+fn nothing_is_written_when_nothing_happens(host: &Host) -> Result<()> {
+    let begin = (Instant::now(), cluster::writes(host)?);
+    // The look itself writes nothing, so it may be repeated until the minute is over.
+    let written = wait::until("a minute to pass", wait::BOOT, || match begin.0.elapsed().as_secs() {
+        0..60 => Ok(Seen::Not(String::new())),
+        _ => Ok(Seen::Yes(cluster::writes(host)?)),
+    })?;
+    let mut new: Vec<(&String, u64)> =
+        written.iter().map(|(what, count)| (what, count - begin.1.get(what).copied().unwrap_or(0))).collect();
+    new.retain(|(_, count)| *count > 0);
+    let total: u64 = new.iter().map(|(_, count)| count).sum();
+    println!("{total} writes in {} s: {new:?}", begin.0.elapsed().as_secs());
+    ensure!(total < 10, "{total} writes in a quiet minute: {new:?}");
+    ensure!(!new.iter().any(|(what, _)| what.contains("events")), "events in a quiet minute: {new:?}");
+    Ok(())
+}
+
+fn quotas_hold_pods_and_vms_alike(host: &Host) -> Result<()> {
+    let quota = "none-left";
+    host.kubectl(&["create", "quota", quota, "--hard=pods=1"])?;
+    let refused =
+        host.try_kubectl(&["run", "native", "--image", TEST_IMAGE, "--image-pull-policy=Never"], "")?.failure()?;
+    host.apply(&manifest::plain_vm("poor", "Always"))?;
+    let told = wait::until("the VM to say why it has no pod", wait::SOON, || {
+        let text = format!("{}{}", host.get("vm", "poor")?["status"], host.kubectl(&["get", "events", "-o", "json"])?);
+        Ok(if text.contains(quota) { Seen::Yes(text) } else { Seen::Not("nothing names the quota".into()) })
+    });
+    host.kubectl(&["delete", "quota", quota])?;
+    ensure!(refused.contains(quota), "a pod is refused for another reason: {refused}");
+    told?;
+    // With the quota gone it starts, without anybody's help.
+    host.wait_running("poor")?;
+    host.ferrovirt(&["delete", "vm", "poor", "calm"])?;
+    Ok(())
+}
+
+fn whoever_edits_pods_edits_vms(host: &Host) -> Result<()> {
+    let binding = |role: &str, user: &str| {
+        host.kubectl(&["create", "rolebinding", user, &format!("--clusterrole={role}"), &format!("--user={user}")])
+    };
+    binding("edit", "editor")?;
+    binding("view", "viewer")?;
+    let answers = [
+        ("editor", "create", "pods", true),
+        ("editor", "create", "virtualmachines.kubevirt.io", true),
+        ("editor", "update", "virtualmachines.subresources.kubevirt.io/start", true),
+        ("viewer", "get", "virtualmachines.kubevirt.io", true),
+        ("viewer", "create", "virtualmachines.kubevirt.io", false),
+        ("viewer", "get", "virtualmachineinstances.subresources.kubevirt.io/console", false),
+    ];
+    let vm = manifest::plain_vm("edited", "Halted").to_string();
+    let created = host.try_kubectl(&["--as=editor", "create", "-f", "-"], &vm)?;
+    let refused = host.try_kubectl(&["--as=viewer", "delete", "vm", "edited"], "")?;
+    let mut wrong = vec![];
+    for (user, verb, what, expected) in answers {
+        let said = host.try_kubectl(&["auth", "can-i", verb, what, &format!("--as={user}")], "")?;
+        if said.succeeded() != expected {
+            wrong.push(format!("{user} {verb} {what}: {said}"));
+        }
+    }
+    host.kubectl(&["delete", "rolebinding", "editor", "viewer"])?;
+    created.success()?;
+    refused.failure()?;
+    host.kubectl(&["delete", "vm", "edited"])?;
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+    Ok(())
+}
+
+fn leader(host: &Host) -> Result<String> {
+    host.kubectl(&["-n", NAMESPACE, "get", "lease", "virt-controller", "-o", "jsonpath={.spec.holderIdentity}"])
+}
+
+fn next_leader(host: &Host, old: &str) -> Result<String> {
+    wait::until("another virt-controller to lead", wait::SOON, || {
+        let now = leader(host)?;
+        Ok(if now.is_empty() || now == old { Seen::Not(format!("the lease is {now:?}'s")) } else { Seen::Yes(now) })
+    })
+}
