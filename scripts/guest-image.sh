@@ -5,6 +5,8 @@
 #
 #   OUT_DIR/demo.qcow2        the disk: SYSLINUX and kernel on a FAT partition, ext4 root
 #   OUT_DIR/demo-guest.tar    image ferrovirt/demo-guest:latest with /disk/demo.qcow2 (a KubeVirt containerDisk)
+#   OUT_DIR/demo-container.tar
+#                             image ferrovirt/demo-container:latest with the same system as a tree of files (for `hypervisor: lxc`)
 #
 # Nothing is installed on this machine and nothing is mounted: packages are downloaded and unpacked into the cache, file systems are
 # filled by mke2fs and mtools. A second run with the same inputs does nothing.
@@ -20,6 +22,7 @@ KERNEL_META="linux-image-cloud-amd64"
 TOOL_PACKAGES="syslinux syslinux-common mtools"
 
 REFERENCE="ferrovirt/demo-guest:latest"
+CONTAINER_REFERENCE="ferrovirt/demo-container:latest"
 BOOT_MIB=20
 ROOT_MIB=40
 # Loaded from the initrd to reach the root disk, and later from the root.
@@ -48,7 +51,7 @@ main() {
 
     local inputs
     inputs=$(input_hash)
-    if [ -s "$out/demo.qcow2" ] && [ -s "$out/demo-guest.tar" ] && [ "$(cat "$out/.inputs" 2>/dev/null)" = "$inputs" ]; then
+    if [ -s "$out/demo.qcow2" ] && [ -s "$out/demo-guest.tar" ] && [ -s "$out/demo-container.tar" ] && [ "$(cat "$out/.inputs" 2>/dev/null)" = "$inputs" ]; then
         say "up to date: $out"
         return
     fi
@@ -63,9 +66,10 @@ main() {
     make_root
     make_initrd
     make_disk
-    make_archive
+    make_guest_archive
+    make_container_archive
     echo "$inputs" >"$out/.inputs"
-    say "done: $out/demo.qcow2 ($(du -h "$out/demo.qcow2" | cut -f1)), $out/demo-guest.tar ($REFERENCE)"
+    say "done: $out/demo.qcow2 ($(du -h "$out/demo.qcow2" | cut -f1)), $out/demo-guest.tar ($REFERENCE), $out/demo-container.tar ($CONTAINER_REFERENCE)"
 }
 
 # What the image is made of, apart from the packages: those stay as they were first downloaded.
@@ -295,14 +299,37 @@ le32() {
     printf "\\x${hex:6:2}\\x${hex:4:2}\\x${hex:2:2}\\x${hex:0:2}"
 }
 
-# An OCI layout in a tar, with one uncompressed layer.
-make_archive() {
-    say "making the image archive"
-    local dir=$work/oci layer config manifest
-    mkdir -p "$dir/blobs/sha256" "$work/layer/disk"
+make_guest_archive() {
+    mkdir -p "$work/layer/disk"
     cp --sparse=always "$out/demo.qcow2" "$work/layer/disk/demo.qcow2"
     chmod 444 "$work/layer/disk/demo.qcow2"
     tar -C "$work/layer" --format=gnu --owner=107 --group=107 --numeric-owner --mtime=@0 --sort=name -cf "$work/layer.tar" disk
+    make_archive "$REFERENCE" "$out/demo-guest.tar"
+}
+
+# The root file system without what only a kernel of its own would need.
+make_container_archive() {
+    local tree=$work/container
+    cp -a "$root" "$tree"
+    rm -rf "$tree/lib/modules"
+    mkdir -p "$tree/var/lib/cloud/seed"
+    cat >"$tree/etc/inittab" <<'TAB'
+::sysinit:/sbin/guest-init boot container
+console::respawn:/sbin/getty -L 115200 console vt100
+::ctrlaltdel:/sbin/reboot
+::shutdown:/bin/sync
+TAB
+    # The owners of the disk's root: everything is root's but the user's home, which cloud-init's part makes.
+    tar -C "$tree" --format=gnu --owner=0 --group=0 --numeric-owner --mtime=@0 --sort=name -cf "$work/layer.tar" .
+    make_archive "$CONTAINER_REFERENCE" "$out/demo-container.tar"
+}
+
+# An OCI layout in a tar, with $work/layer.tar as its one uncompressed layer: name, file.
+make_archive() {
+    say "making the image archive of $1"
+    local dir=$work/oci layer config manifest
+    rm -rf "$dir"
+    mkdir -p "$dir/blobs/sha256"
     layer=$(blob "$work/layer.tar")
     printf '{"architecture":"amd64","os":"linux","config":{},"rootfs":{"type":"layers","diff_ids":["%s"]}}' "$layer" >"$work/config.json"
     config=$(blob "$work/config.json")
@@ -311,10 +338,10 @@ make_archive() {
     manifest=$(blob "$work/manifest.json")
     # containerd keeps images under their full names, and a kubelet asks for these.
     printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"%s","size":%s,"annotations":{"io.containerd.image.name":"%s","org.opencontainers.image.ref.name":"%s"}}]}' \
-        "$manifest" "$(size_of "$manifest")" "docker.io/$REFERENCE" "$REFERENCE" >"$dir/index.json"
+        "$manifest" "$(size_of "$manifest")" "docker.io/$1" "$1" >"$dir/index.json"
     printf '{"imageLayoutVersion":"1.0.0"}' >"$dir/oci-layout"
-    tar -C "$dir" --format=gnu --owner=0 --group=0 --numeric-owner --mtime=@0 --sort=name -cf "$out/demo-guest.tar.partial" oci-layout index.json blobs
-    mv "$out/demo-guest.tar.partial" "$out/demo-guest.tar"
+    tar -C "$dir" --format=gnu --owner=0 --group=0 --numeric-owner --mtime=@0 --sort=name -cf "$2.partial" oci-layout index.json blobs
+    mv "$2.partial" "$2"
 }
 
 # Moves a file into the layout and prints its digest.

@@ -39,6 +39,7 @@ fi
 
 step 6 "Booting the machine 'demo'"
 "${sudo[@]}" "$ferrovirt" image import "$FERROVIRT_GUEST_DIR/demo-guest.tar"
+"${sudo[@]}" "$ferrovirt" image import "$FERROVIRT_GUEST_DIR/demo-container.tar"
 "${sudo[@]}" "$ferrovirt" apply -f examples/demo.yaml --wait
 
 as_root="${sudo[*]:+sudo }"

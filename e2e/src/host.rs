@@ -398,12 +398,21 @@ pub fn programs() -> Result<PathBuf> {
 
 /// The archive with the demo guest's image, made by the repository's script if it is not there.
 pub fn guest_archive() -> Result<PathBuf> {
+    archive("demo-guest.tar")
+}
+
+/// The same guest as a tree of files, for containers.
+pub fn container_archive() -> Result<PathBuf> {
+    archive("demo-container.tar")
+}
+
+fn archive(name: &str) -> Result<PathBuf> {
     let directory = match env::var_os("FERROVIRT_GUEST_DIR") {
         Some(directory) => PathBuf::from(directory),
         None => Path::new(&env::var_os("HOME").context("neither FERROVIRT_GUEST_DIR nor HOME is set")?)
             .join(".cache/ferrovirt/guest"),
     };
-    let archive = directory.join("demo-guest.tar");
+    let archive = directory.join(name);
     if !archive.exists() {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/guest-image.sh");
         command::run(Command::new(script).arg(&directory), "")?.success()?;

@@ -2,7 +2,7 @@
 //!
 //! A test file is a [`suite`]: one host, a list of cases that run one after the other on it, and a check at the end
 //! that the host left nothing on the machine. What is asked of a host goes through the programs a user has
-//! (`ferrovirt`, `kubectl`) and through `/proc`; nothing here links the product.
+//! (`ferrovirt`, `kubectl`) and through `/proc`; nothing here links the product, but for the feature table of hypervisors.
 //!
 //! There are two targets: an embedded host of the suite's own, and a Kubernetes [`cluster`] with Ferrovirt on it.
 //!
@@ -20,5 +20,5 @@ pub mod suite;
 pub mod wait;
 
 pub use console::Console;
-pub use host::{Host, Options};
+pub use host::{Host, Options, container_archive};
 pub use suite::{Case, suite};

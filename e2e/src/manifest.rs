@@ -5,6 +5,9 @@ use serde_json::{Value, json};
 /// The image that the demo guest's archive holds.
 pub const IMAGE: &str = "ferrovirt/demo-guest:latest";
 
+/// The same guest for a hypervisor that runs containers.
+pub const CONTAINER_IMAGE: &str = "ferrovirt/demo-container:latest";
+
 /// First line that the demo guest's user space writes to the serial console.
 pub const USER_SPACE: &str = "ferrovirt-guest: user space is up";
 

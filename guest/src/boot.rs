@@ -28,19 +28,46 @@ pub const INSTANCE: &str = "/var/lib/cloud/instance-id";
 /// The user's commands usually end before the prompt; one that takes longer goes on beside it.
 const PROMPT_WAITS: Duration = Duration::from_secs(3);
 
-pub fn run() -> Result<()> {
+/// What the guest runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A kernel of its own.
+    Machine,
+    /// The node's kernel, which brought devices and terminals along.
+    Container,
+}
+
+impl Kind {
+    pub fn of(word: Option<&str>) -> Self {
+        if word == Some("container") { Kind::Container } else { Kind::Machine }
+    }
+}
+
+/// Where the data of a container is.
+const SEED: &str = "/var/lib/cloud/seed/nocloud";
+
+pub fn run(on: Kind) -> Result<()> {
+    if on == Kind::Container {
+        println!();
+        say("user space is up");
+    }
     for (kind, target, data) in
         [("tmpfs", "/run", c"mode=0755"), ("tmpfs", "/tmp", c"mode=1777"), ("devpts", "/dev/pts", c"mode=0620,gid=5")]
     {
+        if on == Kind::Container && kind == "devpts" {
+            continue;
+        }
         fs::create_dir_all(target)?;
         mount(kind, target, kind, MountFlags::NOSUID, data).with_context(|| format!("cannot mount {target}"))?;
     }
-    for module in ["button", "evdev"] {
-        report(modules::load(module));
+    if on == Kind::Machine {
+        for module in ["button", "evdev"] {
+            report(modules::load(module));
+        }
+        report(modules::load_for_devices(Scope::All));
     }
-    report(modules::load_for_devices(Scope::All));
 
-    let data = match find_data() {
+    let data = match if on == Kind::Container { seed_data() } else { find_data() } {
         Ok(data) => data,
         Err(error) => {
             say(format_args!("cloud-init data is not usable: {error:#}"));
@@ -48,7 +75,7 @@ pub fn run() -> Result<()> {
         }
     };
     let hostname = apply(data.as_ref())?;
-    let nics = network::nics();
+    let nics = network::nics(on);
     let plan = network::plan(data.as_ref().and_then(|d| d.network.as_ref()), &nics);
     report(network::apply(&plan, &hostname));
     if !nics.is_empty() {
@@ -91,6 +118,19 @@ fn find_data() -> Result<Option<Data>> {
     fs::set_permissions("/run/cloud-init", fs::Permissions::from_mode(0o700))?;
     let data = cloud::read(Path::new(DATA))?;
     say(format_args!("cloud-init data: {} on {}, instance {}", data.source, device.display(), data.instance_id));
+    Ok(Some(data))
+}
+
+fn seed_data() -> Result<Option<Data>> {
+    if !Path::new(SEED).exists() {
+        say("no cloud-init data; no user has a password");
+        return Ok(None);
+    }
+    copy_tree(Path::new(SEED), Path::new(DATA))?;
+    // Passwords may be in there.
+    fs::set_permissions("/run/cloud-init", fs::Permissions::from_mode(0o700))?;
+    let data = cloud::read(Path::new(DATA))?;
+    say(format_args!("cloud-init data: {} in {SEED}, instance {}", data.source, data.instance_id));
     Ok(Some(data))
 }
 

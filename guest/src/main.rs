@@ -7,6 +7,9 @@
 //!                        -> getty on ttyS0 and tty1
 //!                        -> `guest-init power-button` (respawned): a clean power-off on the ACPI button
 //! sudo   -> `sudo` role: for members of the group sudo
+//!
+//! in a container: busybox init -> `guest-init boot container`: as above, but the node's kernel has done its part, and the
+//! cloud-init data is a directory
 //! ```
 //!
 //! It understands the part of cloud-init's formats that demos and tests use, with cloud-init's meaning; a real cloud image brings the
@@ -35,7 +38,7 @@ fn main() -> Result<()> {
     match (role.as_str(), rest.first().map(String::as_str)) {
         ("init", _) if std::process::id() == 1 => initrd::run(),
         ("sudo", _) => sudo::run(&rest),
-        (_, Some("boot")) => boot::run(),
+        (_, Some("boot")) => boot::run(boot::Kind::of(rest.get(1).map(String::as_str))),
         (_, Some("final")) => final_stage::run(),
         (_, Some("power-button")) => power::run(),
         _ => bail!("this is part of the boot of the guest; there is nothing to call it for"),

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
+use crate::boot::Kind;
 use crate::cloud::{flag, scalar, strings};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,14 +139,16 @@ fn with_prefix(address: &str, netmask: &Value) -> String {
 }
 
 /// The NICs of this machine, in the kernel's order.
-pub fn nics() -> Vec<Nic> {
+pub fn nics(on: Kind) -> Vec<Nic> {
     let mut out: Vec<Nic> = std::fs::read_dir("/sys/class/net")
         .into_iter()
         .flatten()
         .filter_map(|entry| {
             let path = entry.ok()?.path();
-            // Only real devices have this link: not lo, not bridges.
-            path.join("device").exists().then_some(())?;
+            // Only real devices have this link: not lo, not bridges. A container has none, only ends of cables.
+            let real = path.join("device").exists();
+            let cable = on == Kind::Container && !path.ends_with("lo");
+            (real || cable).then_some(())?;
             let mac = std::fs::read_to_string(path.join("address")).ok()?;
             Some(Nic { name: path.file_name()?.to_str()?.to_string(), mac: mac.trim().to_string() })
         })

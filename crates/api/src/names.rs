@@ -32,6 +32,8 @@ pub const MIGRATION_TARGET_NODE_NAME_LABEL: &str = "kubevirt.io/migrationTargetN
 pub const EVACUATION_MIGRATION_ANNOTATION: &str = "kubevirt.io/evacuationMigration";
 pub const WORKLOAD_UPDATE_MIGRATION_ANNOTATION: &str = "kubevirt.io/workloadUpdateMigration";
 pub const WORKLOAD_UPDATE_MIGRATION_ABORTION_ANNOTATION: &str = "kubevirt.io/testWorkloadUpdateMigrationAbortion";
+/// With the name of a hypervisor: nodes that can run it. An annotation of the same name says why one cannot.
+pub const HYPERVISOR_LABEL: &str = "hypervisor.node.kubevirt.io/";
 pub const NODE_SCHEDULABLE: &str = "kubevirt.io/schedulable";
 pub const VIRT_HANDLER_HEARTBEAT: &str = "kubevirt.io/heartbeat";
 pub const OUTDATED_LAUNCHER_IMAGE_LABEL: &str = "kubevirt.io/outdatedLauncherImage";

@@ -1,9 +1,12 @@
 //! What the plans must know of the cluster: the `KubeVirt` object's configuration and the devices that nodes offer.
 
+use std::{collections::BTreeMap, sync::Arc};
+
 use ferrovirt_api::{
     names,
     v1::{KubeVirt, KubeVirtConfiguration},
 };
+use ferrovirt_machine::hypervisor;
 use ferrovirt_plan::{pod, vmi};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Node;
@@ -11,6 +14,22 @@ use kube::{
     Api, Client,
     runtime::{WatchStreamExt, reflector, watcher},
 };
+
+/// The hypervisors that no node runs, each with what a node says about it.
+fn not_offered(nodes: &[Arc<Node>]) -> BTreeMap<String, String> {
+    let key = |name: &str| format!("{}{name}", names::HYPERVISOR_LABEL);
+    let drivers = hypervisor::KNOWN.iter().filter(|known| known.driver.is_ok());
+    let missing = drivers.filter(|known| {
+        !nodes
+            .iter()
+            .any(|node| node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(&key(known.name))))
+    });
+    let why = |name: &str| {
+        let said = nodes.iter().find_map(|node| node.metadata.annotations.as_ref()?.get(&key(name)).cloned());
+        said.unwrap_or_else(|| "none has tried it yet".into())
+    };
+    missing.map(|known| (known.name.into(), why(known.name))).collect()
+}
 
 /// What is fixed at start.
 #[derive(Debug, Clone)]
@@ -83,6 +102,7 @@ impl Cluster {
                 0 => pod::Config::default().cpu_allocation_ratio,
                 ratio => ratio,
             },
+            not_offered: not_offered(&self.nodes.state()),
         }
     }
 }

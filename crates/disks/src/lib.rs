@@ -8,6 +8,7 @@ pub mod containerdisk;
 pub mod digest;
 pub mod iso;
 pub mod oci;
+pub mod ownership;
 pub mod reference;
 pub mod store;
 mod unpack;

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::digest::{BadDigest, Digest, Hashing};
+use crate::ownership;
 
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -181,10 +182,13 @@ impl Archive {
 
     /// Applies the layers of an image, lowest first, to an empty directory.
     pub fn unpack(&self, image: &ArchiveImage, root: &Path) -> Result<(), OciError> {
-        image.layers.iter().try_for_each(|layer| self.unpack_layer(layer, root))
+        let mut owners = ownership::List::default();
+        image.layers.iter().try_for_each(|layer| self.unpack_layer(layer, root, &mut owners))?;
+        let wrap = |source| OciError::Unpack { what: "the list of owners".into(), source };
+        owners.write(root).map_err(wrap)
     }
 
-    fn unpack_layer(&self, layer: &Layer, root: &Path) -> Result<(), OciError> {
+    fn unpack_layer(&self, layer: &Layer, root: &Path, owners: &mut ownership::List) -> Result<(), OciError> {
         let wrap = |source| OciError::Unpack { what: layer.member.clone(), source };
         let mut blob = Hashing::new(io::BufReader::with_capacity(1 << 18, self.member(&layer.member)?));
         let mut head = [0u8; 4];
@@ -196,7 +200,7 @@ impl Archive {
             }
         }
         let head = &head[..filled];
-        let inflate = |blob: &mut dyn Read| -> Result<Digest, OciError> {
+        let mut inflate = |blob: &mut dyn Read| -> Result<Digest, OciError> {
             let stream = head.chain(blob);
             let tar: Box<dyn Read + '_> = if head.starts_with(&[0x1f, 0x8b]) {
                 Box::new(flate2::read::MultiGzDecoder::new(stream))
@@ -210,7 +214,7 @@ impl Archive {
                 Box::new(stream)
             };
             let mut tar = Hashing::new(tar);
-            crate::unpack::layer(root, &mut tar).map_err(wrap)?;
+            crate::unpack::layer(root, &mut tar, owners).map_err(wrap)?;
             Ok(tar.drain().map_err(wrap)?.0)
         };
         let uncompressed = inflate(&mut blob)?;

@@ -13,12 +13,14 @@ use std::path::{Component, Path, PathBuf};
 
 use tar::EntryType;
 
+use crate::ownership::{self, Owner};
+
 /// How many symbolic links a path may pass.
 const LINK_LIMIT: usize = 40;
 const BLOCK: usize = 64 * 1024;
 
 /// Applies one layer (an uncompressed tar stream) on top of what `root` already holds.
-pub(crate) fn layer(root: &Path, tar: impl Read) -> io::Result<()> {
+pub(crate) fn layer(root: &Path, tar: impl Read, owners: &mut ownership::List) -> io::Result<()> {
     let mut archive = tar::Archive::new(tar);
     // Opaque markers hide what lower layers had, not what this layer brings.
     let mut own: HashSet<PathBuf> = HashSet::new();
@@ -47,13 +49,17 @@ pub(crate) fn layer(root: &Path, tar: impl Read) -> io::Result<()> {
             continue;
         }
         let place = parent.join(name);
-        write_entry(root, &place, &mut entry)?;
+        let stored = write_entry(root, &place, &mut entry)?;
+        if let Some(stored_mode) = stored {
+            owners.add(&place, owner(entry.header()), stored_mode);
+        }
         own.insert(place);
     }
     Ok(())
 }
 
-fn write_entry<R: Read>(root: &Path, place: &Path, entry: &mut tar::Entry<'_, R>) -> io::Result<()> {
+/// Returns the mode that a file or directory got.
+fn write_entry<R: Read>(root: &Path, place: &Path, entry: &mut tar::Entry<'_, R>) -> io::Result<Option<u32>> {
     let target = root.join(place);
     let mode = entry.header().mode().unwrap_or(0o755);
     match entry.header().entry_type() {
@@ -62,29 +68,36 @@ fn write_entry<R: Read>(root: &Path, place: &Path, entry: &mut tar::Entry<'_, R>
                 remove(&target)?;
                 fs::create_dir(&target)?;
             }
-            fs::set_permissions(&target, fs::Permissions::from_mode(mode & 0o755 | 0o755))
+            let mode = mode & 0o755 | 0o755;
+            fs::set_permissions(&target, fs::Permissions::from_mode(mode)).map(|()| Some(mode))
         }
         EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
             remove(&target)?;
             let file = File::create_new(&target)?;
             copy_sparse(entry, &file)?;
-            file.set_permissions(fs::Permissions::from_mode(mode & 0o755 | 0o444))?;
-            file.sync_data()
+            let mode = mode & 0o755 | 0o444;
+            file.set_permissions(fs::Permissions::from_mode(mode))?;
+            file.sync_data().map(|()| Some(mode))
         }
         EntryType::Symlink => {
             let link = entry.link_name()?.ok_or_else(|| bad("a symbolic link without a target"))?;
             remove(&target)?;
-            symlink(confined(place, &link), &target)
+            symlink(confined(place, &link), &target).map(|()| None)
         }
         EntryType::Link => {
             let link = entry.link_name()?.ok_or_else(|| bad("a hard link without a target"))?;
-            hard_link(root, place, &plain(&link)?)
+            hard_link(root, place, &plain(&link)?).map(|()| None)
         }
         other => {
             tracing::debug!(path = %place.display(), kind = ?other, "left out of the image");
-            Ok(())
+            Ok(None)
         }
     }
+}
+
+fn owner(header: &tar::Header) -> Owner {
+    let id = |id: io::Result<u64>| id.ok().and_then(|id| u32::try_from(id).ok()).unwrap_or(0);
+    Owner { uid: id(header.uid()), gid: id(header.gid()), mode: header.mode().unwrap_or(0o755) & 0o7777 }
 }
 
 fn hard_link(root: &Path, place: &Path, link: &Path) -> io::Result<()> {

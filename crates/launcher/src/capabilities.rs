@@ -1,5 +1,7 @@
 //! What libvirt's XML says, in the few places where the launcher needs to know.
 
+use std::path::PathBuf;
+
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 use serde::Serialize;
@@ -55,6 +57,17 @@ pub fn domain_facts(xml: &str) -> (Option<String>, Option<String>) {
         _ => {}
     });
     (virt_type, machine)
+}
+
+/// The terminal behind the console of a running domain.
+pub fn console_terminal(xml: &str) -> Option<PathBuf> {
+    let mut terminal = None;
+    walk(xml, |path, start, _| {
+        if path == ["domain", "devices", "console"] && terminal.is_none() {
+            terminal = attribute(start, "tty");
+        }
+    });
+    terminal.map(PathBuf::from)
 }
 
 /// Host architecture and the machine types per guest architecture that is the host's own.

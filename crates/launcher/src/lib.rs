@@ -15,6 +15,8 @@
 //! | [`guest`] | the guest from inside: its agent |
 //! | [`runtime`] | how libvirt is started, per hypervisor |
 //! | [`prepare`], [`qcow2`] | disks that must exist before the start |
+//! | [`rootfs`] | a container's root file system, with its own user ids |
+//! | `console`, `init_signal` | what a machine's hypervisor does and a container's does not: serve the console, pass the power button on |
 //! | [`process`] | children and zombies: this process is PID 1 |
 //! | [`logs`] | the hypervisor's output in the pod's log |
 //! | [`capabilities`], [`probe`] | what this node's hypervisors can do, found out once |
@@ -23,8 +25,10 @@
 
 mod addresses;
 pub mod capabilities;
+mod console;
 pub mod domain;
 pub mod guest;
+mod init_signal;
 pub mod lifecycle;
 pub mod logs;
 pub mod owner;
@@ -32,6 +36,7 @@ pub mod prepare;
 pub mod probe;
 pub mod process;
 pub mod qcow2;
+pub mod rootfs;
 pub mod run;
 pub mod runtime;
 pub mod screen;

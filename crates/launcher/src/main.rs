@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use ferrovirt_launcher::runtime::{self, LibvirtRuntime};
-use ferrovirt_launcher::{probe, run, selftest};
+use ferrovirt_launcher::{probe, rootfs, run, selftest};
 
 #[derive(Parser)]
 #[command(name = "ferrovirt-launcher", version, about = "Runs one virtual machine")]
@@ -37,10 +37,16 @@ enum Command {
         /// Directory of libvirt's sockets, state and caches
         #[arg(long, default_value = "/var/run/libvirt")]
         libvirt_dir: PathBuf,
+        /// Hypervisor to ask
+        #[arg(long, env = "FERROVIRT_HYPERVISOR", default_value = "qemu-kvm", value_parser = find_runtime)]
+        hypervisor: &'static dyn LibvirtRuntime,
         /// Leave libvirt's cache files here, for --capabilities-cache
         #[arg(long)]
         out: Option<PathBuf>,
     },
+    /// Keep a user namespace open until standard input ends; for the launcher itself
+    #[command(hide = true)]
+    HoldUserNamespace,
     /// Start and stop a tiny machine, and print how long each step took
     Selftest {
         #[command(flatten)]
@@ -63,6 +69,10 @@ struct Libvirt {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    // A process with threads cannot enter another user namespace, so this comes before any.
+    if matches!(cli.command, Command::HoldUserNamespace) {
+        return rootfs::hold().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+    }
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing::Level::INFO).with_ansi(false).init();
     // One launcher per machine: a thread, a small pool for libvirt's blocking calls, and small stacks.
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -100,8 +110,9 @@ async fn execute(command: Command) -> anyhow::Result<u8> {
             })
             .await
         }
-        Command::Probe { libvirt_dir, out } => {
-            let report = probe::probe(&libvirt_dir, out.as_deref()).await?;
+        Command::HoldUserNamespace => Ok(0),
+        Command::Probe { libvirt_dir, hypervisor, out } => {
+            let report = probe::probe(hypervisor, &libvirt_dir, out.as_deref()).await?;
             println!("{}", serde_json::to_string_pretty(&report)?);
             Ok(0)
         }

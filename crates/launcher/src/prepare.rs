@@ -2,18 +2,19 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ferrovirt_disks::iso::{IsoError, write_iso};
 use ferrovirt_machine::spec::{
-    CacheMode, Content, Disk, DiskFormat, DiskSource, FileContent, IoMode, MachineSpec, Preparation,
+    CacheMode, Content, Disk, DiskFormat, DiskSource, FileContent, IdRange, IoMode, MachineSpec, Preparation,
 };
 
 use crate::addresses;
 use crate::qcow2::{self, Backing, Qcow2Error};
+use crate::rootfs::{self, RootError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
@@ -25,6 +26,8 @@ pub enum PrepareError {
     Image(#[from] Qcow2Error),
     #[error("cannot make a volume")]
     Volume(#[from] IsoError),
+    #[error("cannot make the root file system")]
+    Root(#[from] RootError),
     #[error("the content of {0} is not base64")]
     Base64(String, #[source] base64::DecodeError),
 }
@@ -93,7 +96,41 @@ fn one(preparation: &Preparation) -> Result<(), PrepareError> {
             let bytes = fs::read(template).map_err(|source| PrepareError::Read { path: template.into(), source })?;
             fs::write(path, bytes).map_err(|source| PrepareError::Make { path: path.into(), source })
         }
+        Preparation::RootTree { path, base, scratch, ids } => {
+            Ok(rootfs::assemble(Path::new(path), Path::new(base), scratch.as_deref().map(Path::new), *ids)?)
+        }
+        Preparation::Directory { path, files, ids } => directory(Path::new(path), files, *ids),
     }
+}
+
+/// Only the guest's root may look: there are passwords in cloud-init data.
+fn directory(path: &Path, files: &[FileContent], ids: IdRange) -> Result<(), PrepareError> {
+    let make = |path: &Path, mode: u32| {
+        fs::create_dir_all(path)
+            .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(mode)))
+            .map_err(|source| PrepareError::Make { path: path.into(), source })?;
+        Ok::<(), PrepareError>(rootfs::own(path, ids)?)
+    };
+    make(path, 0o700)?;
+    rootfs::open_way(path)?;
+    for file in files {
+        let Some(bytes) = content(file)? else {
+            continue;
+        };
+        let mut place = path.to_owned();
+        let mut parts = Path::new(&file.name).components().peekable();
+        while let Some(part) = parts.next() {
+            place.push(part);
+            if parts.peek().is_some() {
+                make(&place, 0o700)?;
+            }
+        }
+        fs::write(&place, bytes)
+            .and_then(|()| fs::set_permissions(&place, fs::Permissions::from_mode(0o600)))
+            .map_err(|source| PrepareError::Make { path: place.clone(), source })?;
+        rootfs::own(&place, ids)?;
+    }
+    Ok(())
 }
 
 fn virtual_size(path: &Path, format: DiskFormat) -> Result<u64, PrepareError> {

@@ -1,4 +1,4 @@
-//! `ferrovirt-launcher probe`: what the hypervisors of this image can do on this node.
+//! `ferrovirt-launcher probe`: what a hypervisor of this image can do on this node.
 //!
 //! Probing a QEMU binary costs libvirt about a second and starts QEMU several times. It is done once per node; every
 //! launcher gets the result as files (`--capabilities-cache`).
@@ -11,21 +11,23 @@ use anyhow::Context;
 
 use crate::capabilities::{HypervisorReport, Report, domain_capabilities, host_capabilities, version_text};
 use crate::process::Children;
-use crate::runtime::{self, Daemon, Dirs, LibvirtRuntime};
+use crate::runtime::{Daemon, Dirs, LibvirtRuntime};
 
-/// Asks every runtime of this image; its cache files are left in `out`.
-pub async fn probe(libvirt_dir: &Path, out: Option<&Path>) -> anyhow::Result<Report> {
+/// Asks one hypervisor of this image; its cache files are left in `out`.
+pub async fn probe(
+    runtime: &'static dyn LibvirtRuntime,
+    libvirt_dir: &Path,
+    out: Option<&Path>,
+) -> anyhow::Result<Report> {
     let children = Children::reap().context("cannot become the reaper of child processes")?;
     let dirs = Dirs::new(libvirt_dir);
     let mut report = Report::default();
-    for runtime in runtime::all() {
-        let found = probe_one(&children, *runtime, &dirs, &mut report)
-            .await
-            .with_context(|| format!("cannot probe {}", runtime.name()))?;
-        report.hypervisors.push(found);
-        if let Some(out) = out {
-            keep(&runtime.capabilities_cache(&dirs), out)?;
-        }
+    let found = probe_one(&children, runtime, &dirs, &mut report)
+        .await
+        .with_context(|| format!("cannot probe {}", runtime.name()))?;
+    report.hypervisors.push(found);
+    if let Some(out) = out.filter(|_| !runtime.virt_types().is_empty()) {
+        keep(&runtime.capabilities_cache(&dirs), out)?;
     }
     Ok(report)
 }

@@ -112,6 +112,12 @@ impl Domain {
         self.call(|dom| unsafe { ffi::virDomainDestroy(dom) }).await
     }
 
+    /// Sends a signal to a process of the guest, by the guest's own number; few drivers reach inside.
+    pub async fn signal(&self, process: i64, signal: u32) -> Result<()> {
+        // SAFETY: live domain.
+        self.call(move |dom| unsafe { ffi::virDomainSendProcessSignal(dom, process, signal, 0) }).await
+    }
+
     pub async fn reset(&self) -> Result<()> {
         // SAFETY: live domain.
         self.call(|dom| unsafe { ffi::virDomainReset(dom, 0) }).await

@@ -4,7 +4,7 @@
 //! `virterror.h` of libvirt 9.0. libvirt promises that its ABI stays compatible, so older declarations fit newer
 //! libraries.
 
-use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulong, c_void};
+use std::ffi::{c_char, c_int, c_longlong, c_uchar, c_uint, c_ulong, c_void};
 
 /// A connection; libvirt owns what is inside.
 #[repr(C)]
@@ -158,6 +158,7 @@ unsafe extern "C" {
     pub fn virDomainReboot(dom: *mut VirDomain, flags: c_uint) -> c_int;
     pub fn virDomainDestroy(dom: *mut VirDomain) -> c_int;
     pub fn virDomainReset(dom: *mut VirDomain, flags: c_uint) -> c_int;
+    pub fn virDomainSendProcessSignal(dom: *mut VirDomain, pid: c_longlong, signal: c_uint, flags: c_uint) -> c_int;
     pub fn virDomainSuspend(dom: *mut VirDomain) -> c_int;
     pub fn virDomainResume(dom: *mut VirDomain) -> c_int;
     pub fn virDomainGetState(dom: *mut VirDomain, state: *mut c_int, reason: *mut c_int, flags: c_uint) -> c_int;

@@ -8,6 +8,7 @@
 pub(crate) mod arch;
 mod clock;
 mod cloud_init;
+mod container;
 mod context;
 pub(crate) mod cpu;
 mod cpu_pool;
@@ -32,10 +33,12 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as WireQuantity;
 
 pub use arch::default_machine_type;
 pub use cloud_init::hostname;
+pub(crate) use container::can_be_root;
+pub use container::root_volume;
 pub use context::*;
 
 use crate::{
-    hypervisor,
+    hypervisor::{self, Guest},
     spec::{Acceleration, Devices, MachineSpec, Preparation, RebootAction, SPEC_VERSION},
 };
 
@@ -59,6 +62,10 @@ impl FieldError {
 
 /// The machine for a VMI on the node that the context describes, or all that stands against it.
 pub fn machine_spec(vmi: &VirtualMachineInstance, ctx: &Context) -> Result<MachineSpec, Vec<FieldError>> {
+    let driver = hypervisor::hypervisor(vmi.spec.hypervisor.as_deref().unwrap_or(hypervisor::DEFAULT));
+    if driver.is_some_and(|driver| driver.guest() == Guest::Container) {
+        return container::convert(vmi, ctx);
+    }
     let mut c = Conversion { vmi, ctx, prepare: Vec::new(), errors: Vec::new() };
     let acceleration = acceleration(&mut c);
     let emulated = acceleration == Acceleration::Emulation;
@@ -85,6 +92,7 @@ pub fn machine_spec(vmi: &VirtualMachineInstance, ctx: &Context) -> Result<Machi
         clock: clock::convert(&c),
         features: Some(platform::convert(&c)),
         devices,
+        container: None,
         io_threads: io_threads::plan(vmi).map(|threads| threads.total).filter(|total| *total > 0),
         launch_security: launch_security::convert(&c),
         iommufd: ctx.iommufd_enabled,

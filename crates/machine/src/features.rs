@@ -5,11 +5,14 @@
 
 mod report;
 
-use ferrovirt_api::v1::{VirtualMachineInstance, VirtualMachineInstanceSpec};
+use ferrovirt_api::v1::{CPU, VirtualMachineInstance, VirtualMachineInstanceSpec};
 
 pub use report::{Row, Support, Traits, markdown, node_label, rows};
 
-use crate::{convert::FieldError, hypervisor};
+use crate::{
+    convert::{self, FieldError},
+    hypervisor,
+};
 
 /// A feature that some hypervisor may lack.
 pub struct Feature {
@@ -58,6 +61,13 @@ pub static FEATURES: &[Feature] = &[
             size.and_then(|size| size.match_volume.as_ref()).is_some_and(|on| on.enabled != Some(false))
         })
     }),
+    feature("bootloader", |spec| {
+        let bootloader = spec.domain.firmware.as_ref().is_some_and(|firmware| firmware.bootloader.is_some());
+        some(bootloader, "domain.firmware.bootloader")
+    }),
+    feature("bridgeBinding", |spec| {
+        each(&spec.domain.devices.interfaces, INTERFACES, "bridge", |interface| interface.bridge.is_some())
+    }),
     feature("changedBlockTracking", |spec| {
         each(&spec.domain.devices.disks, "domain.devices.disks", "changedBlockTracking", |disk| {
             disk.changed_block_tracking == Some(true)
@@ -65,6 +75,22 @@ pub static FEATURES: &[Feature] = &[
     }),
     feature("containerPath", |spec| {
         each(&spec.volumes, "volumes", "containerPath", |volume| volume.container_path.is_some())
+    }),
+    feature("contentDisks", |spec| {
+        each(&spec.volumes, "volumes", "", |volume| {
+            volume.config_map.is_some()
+                || volume.secret.is_some()
+                || volume.downward_api.is_some()
+                || volume.service_account.is_some()
+                || volume.sysprep.is_some()
+        })
+    }),
+    feature("cpuModel", |spec| {
+        let cpu = spec.domain.cpu.as_ref();
+        let named = |cpu: &CPU| !matches!(cpu.model.as_str(), "" | "host-model" | "host-passthrough");
+        let mut fields = some(cpu.is_some_and(named), "domain.cpu.model");
+        fields.extend(some(cpu.is_some_and(|cpu| !cpu.features.is_empty()), "domain.cpu.features"));
+        fields
     }),
     feature("dedicatedCpus", |spec| {
         let cpu = spec.domain.cpu.as_ref();
@@ -86,14 +112,30 @@ pub static FEATURES: &[Feature] = &[
         let efi = efi(spec).is_some_and(|efi| efi.secure_boot != Some(false));
         some(efi, "domain.firmware.bootloader.efi.secureBoot")
     }),
+    feature("emptyDisk", |spec| each(&spec.volumes, "volumes", "emptyDisk", |volume| volume.empty_disk.is_some())),
+    feature("ephemeralVolume", |spec| each(&spec.volumes, "volumes", "ephemeral", |volume| volume.ephemeral.is_some())),
     feature("filesystems", |spec| each(&spec.domain.devices.filesystems, "domain.devices.filesystems", "", |_| true)),
     feature("gpus", |spec| each(&spec.domain.devices.gpus, "domain.devices.gpus", "", |_| true)),
+    feature("graphics", |spec| {
+        let devices = &spec.domain.devices;
+        let mut fields =
+            some(devices.autoattach_graphics_device == Some(true), "domain.devices.autoattachGraphicsDevice");
+        fields.extend(some(devices.video.is_some(), "domain.devices.video"));
+        fields.extend(each(&devices.inputs, "domain.devices.inputs", "", |_| true));
+        fields
+    }),
     feature("hostDevices", |spec| each(&spec.domain.devices.host_devices, "domain.devices.hostDevices", "", |_| true)),
+    feature("hostDisk", |spec| each(&spec.volumes, "volumes", "hostDisk", |volume| volume.host_disk.is_some())),
     feature("hugepages", |spec| {
         let hugepages = spec.domain.memory.as_ref().is_some_and(|memory| memory.hugepages.is_some());
         some(hugepages, "domain.memory.hugepages")
     }),
+    feature("kernelBoot", |spec| {
+        let kernel = spec.domain.firmware.as_ref().is_some_and(|firmware| firmware.kernel_boot.is_some());
+        some(kernel, "domain.firmware.kernelBoot")
+    }),
     feature("launchSecurity", |spec| some(spec.domain.launch_security.is_some(), "domain.launchSecurity")),
+    feature("liveMigration", |spec| some(spec.eviction_strategy.as_deref() == Some("LiveMigrate"), "evictionStrategy")),
     feature("lunReservation", |spec| {
         each(&spec.domain.devices.disks, "domain.devices.disks", "lun.reservation", |disk| {
             disk.lun.as_ref().is_some_and(|lun| lun.reservation)
@@ -104,6 +146,10 @@ pub static FEATURES: &[Feature] = &[
         let memory = spec.domain.memory.as_ref();
         let grows = memory.is_some_and(|memory| memory.max_guest.is_some() && memory.max_guest != memory.guest);
         some(grows, "domain.memory.maxGuest")
+    }),
+    feature("moreDisks", |spec| {
+        let roots = spec.volumes.iter().filter(|volume| convert::can_be_root(volume)).count();
+        some(roots > 1, "volumes")
     }),
     feature("multus", |spec| each(&spec.networks, "networks", "multus", |network| network.multus.is_some())),
     feature("networkBindingPlugin", |spec| {
@@ -117,6 +163,9 @@ pub static FEATURES: &[Feature] = &[
         let asked = numa.is_some_and(|numa| numa.guest_mapping_passthrough.is_some());
         some(asked, "domain.cpu.numa.guestMappingPassthrough")
     }),
+    feature("panicDevices", |spec| {
+        each(&spec.domain.devices.panic_devices, "domain.devices.panicDevices", "", |_| true)
+    }),
     feature("passt", |spec| {
         each(&spec.domain.devices.interfaces, INTERFACES, "passtBinding", |interface| interface.passt_binding.is_some())
     }),
@@ -124,9 +173,11 @@ pub static FEATURES: &[Feature] = &[
         some(spec.domain.cpu.as_ref().is_some_and(|cpu| cpu.realtime.is_some()), "domain.cpu.realtime")
     }),
     feature("resourceClaims", |spec| some(!spec.resource_claims.is_empty(), "resourceClaims")),
+    feature("sound", |spec| some(spec.domain.devices.sound.is_some(), "domain.devices.sound")),
     feature("sriov", |spec| {
         each(&spec.domain.devices.interfaces, INTERFACES, "sriov", |interface| interface.sriov.is_some())
     }),
+    feature("startPaused", |spec| some(spec.start_strategy.as_deref() == Some("Paused"), "startStrategy")),
     feature("tpm", |spec| {
         let tpm = spec.domain.devices.tpm.as_ref().is_some_and(|tpm| tpm.enabled != Some(false));
         some(tpm, "domain.devices.tpm")
@@ -136,6 +187,7 @@ pub static FEATURES: &[Feature] = &[
     }),
     feature("utilityVolumes", |spec| some(!spec.utility_volumes.is_empty(), "utilityVolumes")),
     feature("vsock", |spec| some(spec.domain.devices.autoattach_vsock == Some(true), "domain.devices.autoattachVSOCK")),
+    feature("watchdog", |spec| some(spec.domain.devices.watchdog.is_some(), "domain.devices.watchdog")),
 ];
 
 const INTERFACES: &str = "domain.devices.interfaces";

@@ -2,6 +2,7 @@
 //!
 //! How libvirt is started for it is the launcher's side (`launcher::LibvirtRuntime`).
 
+mod lxc;
 mod qemu_kvm;
 
 use crate::{
@@ -15,6 +16,16 @@ pub const DEFAULT: &str = "qemu-kvm";
 pub trait Hypervisor: Send + Sync {
     /// Its name in `spec.hypervisor`.
     fn name(&self) -> &'static str;
+
+    /// What its guests are.
+    fn guest(&self) -> Guest {
+        Guest::Machine
+    }
+
+    /// What its launcher image is called after the common name; none where the common one has it.
+    fn image_suffix(&self) -> &'static str {
+        ""
+    }
 
     /// What its processes need beside the guest's memory.
     fn overheads(&self, acceleration: Acceleration) -> Overheads;
@@ -52,6 +63,15 @@ pub trait Hypervisor: Send + Sync {
     fn domain_xml(&self, spec: &MachineSpec) -> String;
 }
 
+/// What runs inside, and so what it needs from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guest {
+    /// A kernel of its own: boots from disks, plugged into taps.
+    Machine,
+    /// The node's kernel: starts from a tree of files, plugged into bridges, with user ids of its own.
+    Container,
+}
+
 /// Resident memory of each process of a machine, in bytes, without the guest's own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Overheads {
@@ -80,7 +100,7 @@ pub struct Known {
 /// All names that `spec.hypervisor` may take, in libvirt's order.
 pub static KNOWN: [Known; 11] = [
     Known { name: DEFAULT, driver: Ok(&qemu_kvm::QemuKvm) },
-    missing("lxc", "not written yet: needs a conversion to <domain type='lxc'>, an idmap and a root file system"),
+    Known { name: "lxc", driver: Ok(&lxc::Lxc) },
     missing("openvz", "libvirt manages OpenVZ only on hosts with its kernel, which cannot run in a pod"),
     missing("vbox", "needs VirtualBox's kernel modules and service on the node"),
     missing("esx", "is a remote machine: libvirt has no local driver for it"),
@@ -121,7 +141,9 @@ mod tests {
     #[test]
     fn a_name_without_a_driver_is_refused_with_what_there_is() {
         assert!(hypervisor(DEFAULT).is_some());
-        for (name, expected) in [("xen", "control domain; available: qemu-kvm"), ("acrn", "no hypervisor \"acrn\"")] {
+        for (name, expected) in
+            [("xen", "control domain; available: qemu-kvm, lxc"), ("acrn", "no hypervisor \"acrn\"")]
+        {
             let error = find(name).err().unwrap_or_default();
             assert!(error.contains(expected), "{error}");
         }

@@ -4,7 +4,7 @@ use ferrovirt_api::{Quantity, v1::VirtualMachineInstance};
 
 use crate::{
     convert::cpu,
-    hypervisor::{Hypervisor, Overheads},
+    hypervisor::{Guest, Hypervisor, Overheads},
     spec::{Acceleration, Arch},
 };
 
@@ -33,7 +33,11 @@ pub fn memory_overhead_with(
     driver: &dyn Hypervisor,
     acceleration: Acceleration,
 ) -> u64 {
-    overhead(vmi, arch, driver.overheads(acceleration))
+    match driver.guest() {
+        Guest::Machine => overhead(vmi, arch, driver.overheads(acceleration)),
+        // Page tables, devices and vCPU threads are a machine's.
+        Guest::Container => driver.overheads(acceleration).total(),
+    }
 }
 
 /// What upstream would ask for, to compare with.

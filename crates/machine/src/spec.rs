@@ -6,6 +6,7 @@
 //! Order is meaning: devices, timers and CPU features are printed as they stand in their lists. `None` and empty lists mean
 //! "leave it to the hypervisor", never "decide for yourself", except where a field's comment says so.
 
+mod container;
 mod devices;
 mod dhcp;
 mod disk;
@@ -14,6 +15,7 @@ mod prepare;
 
 use serde::{Deserialize, Serialize};
 
+pub use container::*;
 pub use devices::*;
 pub use dhcp::*;
 pub use disk::*;
@@ -51,6 +53,9 @@ pub struct MachineSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub features: Option<Features>,
     pub devices: Devices,
+    /// For a guest that is a container: what it has instead of firmware and disks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<Container>,
     /// Number of threads that serve disks beside the main loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub io_threads: Option<u32>,

@@ -6,6 +6,7 @@
 mod devices;
 mod disk;
 mod element;
+pub mod lxc;
 mod parse;
 
 pub use element::Element;

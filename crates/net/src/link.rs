@@ -10,7 +10,10 @@ const NEW_ADDRESS: u16 = 20;
 const GET_ADDRESS: u16 = 22;
 const FLAG_UP: u32 = 1;
 const LINK_ADDRESS: u16 = 1;
+const LINK_NAME: u16 = 3;
 const LINK_MTU: u16 = 4;
+const LINK_INFO: u16 = 18;
+const INFO_KIND: u16 = 1;
 const ADDRESS: u16 = 1;
 const LOCAL: u16 = 2;
 
@@ -37,6 +40,18 @@ pub fn set_up(name: &str, mtu: Option<u32>) -> io::Result<()> {
 pub fn set_mac(name: &str, mac: [u8; 6]) -> io::Result<()> {
     let message = Message::new(NEW_LINK, ACK).raw(&link_header(index(name)?, 0, 0)).attribute(LINK_ADDRESS, &mac);
     Socket::route()?.request(message)
+}
+
+/// Makes a bridge. One that is there already is success.
+pub fn add_bridge(name: &str) -> io::Result<()> {
+    let message = Message::new(NEW_LINK, ACK | CREATE | EXCL)
+        .raw(&link_header(0, 0, 0))
+        .string(LINK_NAME, name)
+        .nest(LINK_INFO, |m| m.string(INFO_KIND, "bridge"));
+    match Socket::route()?.request(message) {
+        Err(error) if error.raw_os_error() == Some(17) => Ok(()),
+        other => other,
+    }
 }
 
 pub fn delete(name: &str) -> io::Result<()> {

@@ -4,7 +4,8 @@
 //!   guest 10.0.2.2 -- tap0 10.0.2.1 | pod's network namespace | eth0 (pod address) -- the rest of the world
 //! ```
 //!
-//! There is no bridge in between: the tap itself has the gateway's address.
+//! There is no bridge in between: the tap itself has the gateway's address. A container has no tap; its driver plugs a cable
+//! into a bridge that stands in the tap's place.
 
 use std::{fs, io, net::Ipv4Addr, path::Path};
 
@@ -13,7 +14,9 @@ use crate::{link, netns, nft, tap};
 /// What a guest's interface needs.
 #[derive(Debug, Clone)]
 pub struct Binding {
+    /// Name of the device that the guest is plugged into.
     pub tap: String,
+    pub plug: Plug,
     /// The pod's own interface.
     pub outside: String,
     pub gateway: Ipv4Addr,
@@ -23,6 +26,13 @@ pub struct Binding {
     pub uid: u32,
     pub gid: u32,
     pub queues: u32,
+}
+
+/// What the guest is plugged into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plug {
+    Tap,
+    Bridge,
 }
 
 /// What was found while binding.
@@ -37,7 +47,10 @@ pub struct Bound {
 pub fn bind(namespace: &Path, binding: &Binding) -> io::Result<Bound> {
     netns::enter(namespace, || {
         let mtu = link::mtu(&binding.outside)?;
-        tap::create(&binding.tap, binding.uid, binding.gid, binding.queues)?;
+        match binding.plug {
+            Plug::Tap => tap::create(&binding.tap, binding.uid, binding.gid, binding.queues)?,
+            Plug::Bridge => bridge(&binding.tap, binding.gateway)?,
+        }
         link::set_up(&binding.tap, Some(mtu))?;
         link::add_address(&binding.tap, binding.gateway.into(), binding.prefix)?;
         fs::write("/proc/sys/net/ipv4/ip_forward", "1")?;
@@ -53,4 +66,11 @@ pub fn bind(namespace: &Path, binding: &Binding) -> io::Result<Bound> {
         let addresses = addresses.filter(|a| !matches!(a, std::net::IpAddr::V6(v6) if v6.is_unicast_link_local()));
         Ok(Bound { mtu, addresses: addresses.collect() })
     })
+}
+
+/// A bridge with a hardware address of its own; otherwise it would take that of whatever is plugged in, and change it.
+fn bridge(name: &str, gateway: Ipv4Addr) -> io::Result<()> {
+    let [a, b, c, d] = gateway.octets();
+    link::add_bridge(name)?;
+    link::set_mac(name, [0x02, 0x00, a, b, c, d])
 }

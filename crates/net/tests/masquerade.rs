@@ -13,6 +13,7 @@ use nix::sched::{CloneFlags, unshare};
 
 fn binding(ports: Vec<Port>) -> Binding {
     Binding {
+        plug: ferrovirt_net::masquerade::Plug::Tap,
         tap: "tap0".into(),
         outside: "eth0".into(),
         gateway: Ipv4Addr::new(10, 0, 2, 1),

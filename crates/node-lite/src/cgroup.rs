@@ -47,7 +47,7 @@ pub enum CgroupError {
 
 /// More than any VM needs; keeps one from exhausting the machine's pids.
 const MAX_PIDS: u32 = 8192;
-const WANTED_V1: &[&str] = &["memory", "cpu", "cpuacct", "pids", "freezer"];
+pub(crate) const WANTED_V1: &[&str] = &["memory", "cpu", "cpuacct", "pids", "freezer", "devices"];
 const WANTED_V2: &[&str] = &["cpu", "memory", "pids"];
 
 impl Hierarchy {
@@ -116,6 +116,7 @@ impl Hierarchy {
                         for pid in members(&dir) {
                             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
                         }
+                        remove_children(&dir);
                         std::thread::sleep(Duration::from_millis(5));
                     }
                     Err(source) => {
@@ -204,9 +205,24 @@ fn parse_mountinfo(text: &str, controllers_of: impl Fn(&Path) -> String) -> Opti
     complete.then_some(Hierarchy::V1 { controllers: v1 })
 }
 
+/// Processes of a cgroup and of those below it.
 fn members(dir: &Path) -> Vec<i32> {
     let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
-    text.lines().filter_map(|line| line.trim().parse().ok()).filter(|pid| *pid > 0).collect()
+    let own = text.lines().filter_map(|line| line.trim().parse().ok()).filter(|pid| *pid > 0);
+    own.chain(children(dir).iter().flat_map(|child| members(child))).collect()
+}
+
+/// Removes the cgroups that a container driver made below its pod's. One that is busy stays for the next round.
+fn remove_children(dir: &Path) {
+    for child in children(dir) {
+        remove_children(&child);
+        let _ = fs::remove_dir(&child);
+    }
+}
+
+fn children(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()).collect()
 }
 
 fn set(file: &Path, value: &str) -> Result<(), CgroupError> {

@@ -22,7 +22,7 @@ use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::records::{self, InitPlan, MountPlan, PodDir, RecordError};
-use crate::rootfs;
+use crate::{privilege, rootfs};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InitError {
@@ -34,7 +34,7 @@ pub(crate) enum InitError {
     NoPlan(PathBuf),
     #[error("the pod has no command")]
     NoCommand,
-    #[error("containers never run as root here")]
+    #[error("a container runs as root only if it is privileged")]
     Root,
     #[error("cannot {action} {path}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
@@ -81,7 +81,7 @@ fn run(dir: &PodDir) -> Result<std::convert::Infallible, InitError> {
         return Err(InitError::NoGoAhead);
     }
     let plan: InitPlan = records::read(&dir.init())?.ok_or_else(|| InitError::NoPlan(dir.init()))?;
-    if plan.uid == 0 || plan.gid == 0 {
+    if (plan.uid == 0 || plan.gid == 0) && !plan.privileged {
         return Err(InitError::Root);
     }
     let _ = fs::write("/proc/self/oom_score_adj", "0");
@@ -102,8 +102,12 @@ fn run(dir: &PodDir) -> Result<std::convert::Infallible, InitError> {
 fn enter_namespaces(plan: &InitPlan) -> Result<(), InitError> {
     let netns = File::open(&plan.netns).map_err(fail("open", &plan.netns))?;
     setns(&netns, CloneFlags::CLONE_NEWNET).map_err(fail_errno("enter", &plan.netns))?;
-    unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWIPC)
-        .map_err(fail_errno("make namespaces for", &plan.hostname))?;
+    let mut namespaces = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWIPC;
+    if plan.privileged {
+        // What it sees of the cgroups begins with its own.
+        namespaces |= CloneFlags::CLONE_NEWCGROUP;
+    }
+    unshare(namespaces).map_err(fail_errno("make namespaces for", &plan.hostname))?;
     nix::unistd::sethostname(&plan.hostname).map_err(fail_errno("set the host name", &plan.hostname))?;
     for (name, value) in &plan.sysctls {
         // /proc/sys/net shows the network namespace of who looks, so this reaches no other pod.
@@ -173,7 +177,9 @@ fn drop_privileges(plan: &InitPlan) -> Result<(), InitError> {
     for bit in 0..64 {
         let capability = CapabilitySet::from_bits_retain(1 << bit);
         // The kernel knows fewer than 64; asking for one beyond the last is EINVAL.
-        if rustix::thread::capability_is_in_bounding_set(capability).unwrap_or(false) {
+        if (!plan.privileged || privilege::is_withheld(capability))
+            && rustix::thread::capability_is_in_bounding_set(capability).unwrap_or(false)
+        {
             rustix::thread::remove_capability_from_bounding_set(capability)
                 .map_err(|e| fail("drop capabilities for", &who)(e.into()))?;
         }
@@ -181,6 +187,11 @@ fn drop_privileges(plan: &InitPlan) -> Result<(), InitError> {
     nix::unistd::setgroups(&groups).map_err(fail_errno("set the groups of", &who))?;
     nix::unistd::setresgid(gid, gid, gid).map_err(fail_errno("become", &who))?;
     nix::unistd::setresuid(uid, uid, uid).map_err(fail_errno("become", &who))?;
+    if plan.privileged {
+        // Root's capabilities come back with exec, within the bounding set. Its guests must be able to have set-uid
+        // programs, so new privileges are not forbidden: they end at the guest's own user namespace.
+        return Ok(());
+    }
     let none = CapabilitySet::empty();
     rustix::thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
         .map_err(|e| fail("drop capabilities for", &who)(e.into()))?;

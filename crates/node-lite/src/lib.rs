@@ -9,7 +9,7 @@
 //! It talks to the API through a [`kube::Client`] only, and does not know that the server is in the same process. Pods
 //! outlive it: what it knows of them is in `<data-dir>/pods`, and [`run`] begins by reading that.
 //!
-//! **Invariant**: nothing of a VM runs as root but the shim, and nothing here decides that a pod's process is gone but
+//! **Invariant**: nothing of a VM runs as root but the shim and, where a pod is privileged, its launcher's driver; and nothing here decides that a pod's process is gone but
 //! a pidfd, a boot id, or an exit record.
 
 pub mod cgroup;
@@ -27,6 +27,7 @@ pub mod netns;
 pub mod node_object;
 pub mod payload;
 pub mod podspec;
+mod privilege;
 pub mod records;
 pub mod resources;
 mod rootfs;

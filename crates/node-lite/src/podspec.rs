@@ -13,6 +13,8 @@ use crate::resources;
 /// KubeVirt's user, the default of every launcher.
 const DEFAULT_ID: i64 = 107;
 const IMAGE_NAME: &str = "ferrovirt-launcher";
+/// The same with the drivers of other hypervisors. Here they are all the host's own programs.
+const IMAGE_NAMES: [&str; 2] = [IMAGE_NAME, "ferrovirt-launcher-lxc"];
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What the node adds to the spec.
@@ -57,7 +59,7 @@ pub enum SpecError {
     Containers(usize),
     #[error("embedded mode does not support {0} in a pod")]
     Unsupported(&'static str),
-    #[error("containers never run as root in embedded mode")]
+    #[error("containers run as root in embedded mode only where they are privileged, and privileged only as root")]
     Root,
     #[error("the volume mount {0:?} names no volume of the pod")]
     UnknownVolume(String),
@@ -86,7 +88,6 @@ pub fn container(pod: &Pod) -> Result<&Container, SpecError> {
         (spec.host_ipc == Some(true), "hostIPC"),
         (container.env_from.as_ref().is_some_and(|list| !list.is_empty()), "envFrom"),
         (container.volume_devices.as_ref().is_some_and(|list| !list.is_empty()), "volumeDevices"),
-        (container.security_context.as_ref().is_some_and(|context| context.privileged == Some(true)), "privileged"),
     ];
     if let Some((_, what)) = refusals.iter().find(|(refused, _)| *refused) {
         return Err(SpecError::Unsupported(what));
@@ -101,8 +102,14 @@ pub fn identity(spec: &PodSpec, container: &Container) -> Result<Identity, SpecE
     let uid = own.and_then(|c| c.run_as_user).or(pod.and_then(|c| c.run_as_user)).unwrap_or(DEFAULT_ID);
     let gid = own.and_then(|c| c.run_as_group).or(pod.and_then(|c| c.run_as_group)).unwrap_or(uid);
     let fs_group = pod.and_then(|c| c.fs_group).and_then(|group| u32::try_from(group).ok());
-    let valid = |id: i64| u32::try_from(id).ok().filter(|id| *id != 0).ok_or(SpecError::Root);
+    let privileged = is_privileged(container);
+    let valid = |id: i64| u32::try_from(id).ok().filter(|id| (*id == 0) == privileged).ok_or(SpecError::Root);
     Ok(Identity { uid: valid(uid)?, gid: valid(gid)?, fs_group })
+}
+
+/// The API server lets only those make such a pod who are trusted with the node: see its `admission::privilege`.
+pub fn is_privileged(container: &Container) -> bool {
+    container.security_context.as_ref().is_some_and(|context| context.privileged == Some(true))
 }
 
 pub fn hostname(pod: &Pod) -> String {
@@ -159,6 +166,7 @@ pub fn plan(pod: &Pod, resolved: &Resolved<'_>) -> Result<InitPlan, SpecError> {
         env,
         uid: identity.uid,
         gid: identity.gid,
+        privileged: is_privileged(container),
         groups: identity.fs_group.into_iter().chain(groups).filter(|group| *group != 0).collect(),
         devices: devices.map(|(_, path)| PathBuf::from(path)).collect(),
         mounts: mounts(container, resolved)?,
@@ -173,7 +181,7 @@ pub fn plan(pod: &Pod, resolved: &Resolved<'_>) -> Result<InitPlan, SpecError> {
 pub fn is_own_image(image: &str) -> bool {
     let name = image.split('@').next().unwrap_or_default();
     let name = name.rsplit('/').next().unwrap_or_default();
-    name.split(':').next() == Some(IMAGE_NAME)
+    IMAGE_NAMES.contains(&name.split(':').next().unwrap_or_default())
 }
 
 /// Kubernetes' `$(NAME)` with `$$` as the escape; unknown names stay as they are.
@@ -248,6 +256,8 @@ fn files(
     resolved: &Resolved<'_>,
 ) -> Vec<(PathBuf, String)> {
     let Identity { uid, gid, .. } = identity;
+    // Root has a record anyway.
+    let (uid, gid) = if *uid == 0 { (&(DEFAULT_ID as u32), &(DEFAULT_ID as u32)) } else { (uid, gid) };
     let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
     let mut hosts = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n".to_owned();
     let subdomain = spec.subdomain.as_deref().filter(|name| !name.is_empty());

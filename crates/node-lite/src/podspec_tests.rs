@@ -53,7 +53,12 @@ fn what_cannot_run_is_refused_with_the_reason() {
         (json!({"envFrom": [{}]}), json!({}), "envFrom"),
         (json!({"securityContext": {"runAsUser": 0}}), json!({}), "root"),
         (json!({}), json!({"securityContext": {"runAsUser": 0}}), "root"),
-        (json!({"securityContext": {"privileged": true}}), json!({}), "privileged"),
+        (json!({"securityContext": {"privileged": true}}), json!({}), "only as root"),
+        (
+            json!({"securityContext": {"runAsUser": 0, "runAsGroup": 107, "privileged": true}}),
+            json!({}),
+            "only as root",
+        ),
         (json!({"volumeMounts": [{"name": "zz", "mountPath": "/x"}]}), json!({}), "zz"),
         (json!({"volumeMounts": [{"name": "a", "mountPath": "x"}]}), json!({}), "absolute"),
         (json!({"volumeMounts": [{"name": "a", "mountPath": "/a/../x"}]}), json!({}), "absolute"),

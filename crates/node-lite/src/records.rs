@@ -90,6 +90,9 @@ pub struct InitPlan {
     pub env: Vec<(String, String)>,
     pub uid: u32,
     pub gid: u32,
+    /// Root with what a container driver needs: mounts, devices and the pod's own cgroups.
+    #[serde(default)]
+    pub privileged: bool,
     #[serde(default)]
     pub groups: Vec<u32>,
     /// Host devices beyond the minimal set, such as `/dev/kvm`.

@@ -10,6 +10,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sys::stat::{Mode, SFlag, mknod};
 
 use crate::init::{InitError, fail, fail_errno};
+use crate::privilege;
 use crate::records::InitPlan;
 
 /// Where the launcher stands inside, in both modes.
@@ -60,7 +61,7 @@ pub(crate) fn assemble(plan: &InitPlan) -> Result<(), InitError> {
     programs(&root, plan)?;
     writable(&root, plan)?;
     configuration(&root, plan)?;
-    kernel(&root)?;
+    kernel(&root, plan)?;
     devices(&root, plan)
 }
 
@@ -172,11 +173,13 @@ fn configuration(root: &Root<'_>, plan: &InitPlan) -> Result<(), InitError> {
     Ok(())
 }
 
-fn kernel(root: &Root<'_>) -> Result<(), InitError> {
+fn kernel(root: &Root<'_>, plan: &InitPlan) -> Result<(), InitError> {
     let hardened = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     let proc = root.dir("/proc", 0o555)?;
     mount_new(&proc, "proc", hardened, "")?;
-    for name in ["sys", "sysrq-trigger", "irq", "bus"] {
+    // The kernel gives a container's user namespace a /proc of its own only where nothing of ours is covered.
+    let covered: &[&str] = if plan.privileged { &[] } else { &["sys", "sysrq-trigger", "irq", "bus"] };
+    for name in covered {
         let path = proc.join(name);
         if path.exists() {
             bind(&path, &path)?;
@@ -184,14 +187,18 @@ fn kernel(root: &Root<'_>) -> Result<(), InitError> {
         }
     }
     let sys = root.dir("/sys", 0o555)?;
-    mount_new(&sys, "sysfs", hardened | MsFlags::MS_RDONLY, "")
+    // For the same reason it must not be read only there; what a guest sees is its driver's to restrict.
+    let writable = if plan.privileged { MsFlags::empty() } else { MsFlags::MS_RDONLY };
+    mount_new(&sys, "sysfs", hardened | writable, "")?;
+    if plan.privileged { privilege::mount_cgroups(&root.at("/sys/fs/cgroup")) } else { Ok(()) }
 }
 
 fn devices(root: &Root<'_>, plan: &InitPlan) -> Result<(), InitError> {
     let dev = root.dir("/dev", 0o755)?;
     mount_new(&dev, "tmpfs", MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, "mode=0755,size=64k")?;
     let granted = plan.devices.iter().map(PathBuf::as_path);
-    for host in DEVICES.iter().map(Path::new).chain(granted) {
+    let privileged = privilege::DEVICES.iter().filter(|_| plan.privileged).map(Path::new);
+    for host in DEVICES.iter().map(Path::new).chain(privileged).chain(granted) {
         // A node of our own, not a bind mount: the host's may be closed to uid 107.
         let Ok(metadata) = fs::metadata(host) else {
             continue;

@@ -82,6 +82,7 @@ impl Node {
             follow_host: false,
         };
         InitPlan {
+            privileged: false,
             pod_uid: uid.into(),
             container: "compute".into(),
             hostname: "guest-host".into(),

@@ -38,6 +38,12 @@ pub(crate) fn container_disks(
     if errors.is_empty() { Ok(found) } else { Err(errors) }
 }
 
+/// The file trees of an instance's images, by volume name: what a container starts from.
+pub(crate) fn container_trees(vmi: &VirtualMachineInstance) -> Vec<(String, String)> {
+    let images = vmi.spec.volumes.iter().filter(|volume| volume.container_disk.is_some());
+    images.map(|volume| (volume.name.clone(), format!("{BASE}/{}", volume.name))).collect()
+}
+
 fn find(volume: &Volume, path: &str, launcher_pid: i32) -> io::Result<ContainerDisk> {
     let root = File::open(format!("/proc/{launcher_pid}/root"))?;
     let tree = format!("{BASE}/{}", volume.name);

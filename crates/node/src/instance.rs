@@ -21,8 +21,9 @@ use ferrovirt_api::{
 };
 use ferrovirt_machine::{
     convert::{Context as ConvertContext, FieldError, machine_spec},
+    hypervisor::Guest,
     protocol::{MachinePhase, MachineState, Request},
-    spec::{Acceleration, Arch, MachineSpec},
+    spec::{Acceleration, Arch, IdRange, MachineSpec},
 };
 use ferrovirt_plan::conditions;
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
@@ -36,6 +37,7 @@ use tokio::sync::watch;
 use crate::{
     Context, bare, boot, disks,
     host::Kvm,
+    hypervisors,
     launcher::{Launcher, LauncherError},
     network::{self, Attached},
     pods::{self, PodEnd},
@@ -292,7 +294,11 @@ async fn prepare(context: &Context, launcher: &Launcher, vmi: &VirtualMachineIns
     if let Err(error) = crate::kvm::hand_over(pid) {
         tracing::warn!(%error, "cannot hand /dev/kvm to the launcher");
     }
-    let container_disks = disks::container_disks(vmi, pid).map_err(Failure::Refused)?;
+    let is_container = hypervisors::guest(vmi) == Guest::Container;
+    let container_disks = match is_container {
+        false => disks::container_disks(vmi, pid).map_err(Failure::Refused)?,
+        true => vec![],
+    };
     let mut convert = ConvertContext {
         arch: Arch::parse(context.host.arch).unwrap_or_default(),
         allow_emulation: context.allow_emulation(),
@@ -300,12 +306,18 @@ async fn prepare(context: &Context, launcher: &Launcher, vmi: &VirtualMachineIns
         container_disks: container_disks.into_iter().collect(),
         efi_configuration: boot::efi(pid),
         kernel_boot: boot::kernel(vmi, pid).map_err(Failure::Refused)?,
+        container_trees: if is_container {
+            disks::container_trees(vmi).into_iter().collect()
+        } else {
+            Default::default()
+        },
+        guest_ids: if is_container { hypervisors::free_ids(vmi) } else { IdRange::default() },
         translation_cache_mib: Some(context.config.translation_cache_mib),
         mem_balloon_stats_period: 10,
         free_page_reporting: true,
         ..Default::default()
     };
-    if let (false, Kvm::Unusable(why)) = (convert.allow_emulation, &context.host.kvm) {
+    if let (false, false, Kvm::Unusable(why)) = (is_container, convert.allow_emulation, &context.host.kvm) {
         let message = format!("{why}, and the cluster does not allow software emulation");
         return Err(Failure::Refused(vec![FieldError { field: "spec.hypervisor".into(), message }]));
     }

@@ -13,6 +13,7 @@ mod forward;
 mod ground;
 mod guest;
 mod host;
+mod hypervisors;
 mod instance;
 mod kvm;
 mod launcher;
@@ -38,8 +39,11 @@ use kube::{
     runtime::{WatchStreamExt, reflector, watcher},
 };
 
+use tokio::sync::watch;
+
 pub use ground::Ground;
 pub use host::{Host, Kvm};
+pub use hypervisors::Hypervisors;
 pub use launcher::{Launcher, LauncherError};
 pub use registry::Agent;
 pub use streams::{Duplex, Stream, StreamError, StreamKind};
@@ -52,11 +56,18 @@ pub struct Config {
     pub kubelet_root: PathBuf,
     /// Bound of QEMU's translation cache for emulated guests, in MiB.
     pub translation_cache_mib: u32,
+    /// What the hypervisors of this node can do, as whoever tries them finds out.
+    pub hypervisors: watch::Receiver<Hypervisors>,
 }
 
 impl Config {
     pub fn new(node_name: &str, kubelet_root: PathBuf) -> Self {
-        Self { node_name: node_name.into(), kubelet_root, translation_cache_mib: 64 }
+        Self {
+            node_name: node_name.into(),
+            kubelet_root,
+            translation_cache_mib: 64,
+            hypervisors: watch::channel(hypervisors::assumed()).1,
+        }
     }
 }
 

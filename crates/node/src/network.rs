@@ -3,9 +3,9 @@
 use std::{io, net::Ipv4Addr, path::PathBuf};
 
 use ferrovirt_api::v1::{Interface, VirtualMachineInstance};
-use ferrovirt_machine::{convert::InterfaceInfo, spec::DhcpServer};
+use ferrovirt_machine::{convert::InterfaceInfo, hypervisor::Guest, spec::DhcpServer};
 use ferrovirt_net::{
-    masquerade::{Binding, Bound, bind},
+    masquerade::{Binding, Bound, Plug, bind},
     nft::Port,
 };
 use ferrovirt_plan::identity::stable_mac;
@@ -57,6 +57,10 @@ pub(crate) enum NetworkError {
 /// Binds every interface on the pod network. Doing it again repairs it.
 pub(crate) async fn attach(vmi: &VirtualMachineInstance, launcher_pid: i32) -> Result<Vec<Attached>, NetworkError> {
     let mut attached = vec![];
+    let plug = match crate::hypervisors::guest(vmi) {
+        Guest::Machine => Plug::Tap,
+        Guest::Container => Plug::Bridge,
+    };
     for (index, network) in vmi.spec.networks.iter().enumerate() {
         let Some(pod) = &network.pod else { continue };
         let interface = vmi.spec.domain.devices.interfaces.iter().find(|i| i.name == network.name);
@@ -66,6 +70,7 @@ pub(crate) async fn attach(vmi: &VirtualMachineInstance, launcher_pid: i32) -> R
             addresses(cidr).ok_or_else(|| NetworkError::Cidr { index, cidr: cidr.into() })?;
         let binding = Binding {
             tap: format!("tap{index}"),
+            plug,
             outside: POD_INTERFACE.into(),
             gateway,
             guest,
@@ -75,7 +80,9 @@ pub(crate) async fn attach(vmi: &VirtualMachineInstance, launcher_pid: i32) -> R
             gid: RUNTIME_USER,
             queues: 1,
         };
-        crate::tun::provide(launcher_pid).map_err(NetworkError::Device)?;
+        if plug == Plug::Tap {
+            crate::tun::provide(launcher_pid).map_err(NetworkError::Device)?;
+        }
         let namespace = PathBuf::from(format!("/proc/{launcher_pid}/ns/net"));
         let tap = binding.tap.clone();
         let bound = tokio::task::spawn_blocking(move || bind(&namespace, &binding))

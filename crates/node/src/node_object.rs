@@ -10,7 +10,7 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::Context;
+use crate::{Context, hypervisors};
 
 const HEARTBEAT: Duration = Duration::from_secs(60);
 /// Until the node object exists and the first write went through.
@@ -20,16 +20,30 @@ const RETRY: Duration = Duration::from_millis(200);
 pub(crate) async fn keep(context: Arc<Context>) {
     let nodes = Api::<Node>::all(context.client.clone());
     let name = context.config.node_name.clone();
+    let mut hypervisors = context.config.hypervisors.clone();
     loop {
-        let patch = json!({ "metadata": {
+        let (hypervisor_labels, hypervisor_annotations) = {
+            let found = hypervisors.borrow_and_update();
+            hypervisors::labels_and_annotations(&found)
+        };
+        let mut patch = json!({ "metadata": {
             "labels": {
                 names::NODE_SCHEDULABLE: "true",
                 format!("{}{}", names::VM_ARCH_LABEL, context.host.arch): "true",
             },
             "annotations": { names::VIRT_HANDLER_HEARTBEAT: Timestamp::now().to_string() },
         }});
+        for (key, value) in hypervisor_labels {
+            patch["metadata"]["labels"][key] = value;
+        }
+        for (key, value) in hypervisor_annotations {
+            patch["metadata"]["annotations"][key] = value;
+        }
         match nodes.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
-            Ok(_) => tokio::time::sleep(HEARTBEAT).await,
+            Ok(_) => tokio::select! {
+                () = tokio::time::sleep(HEARTBEAT) => {}
+                Ok(()) = hypervisors.changed() => {}
+            },
             Err(error) => {
                 tracing::debug!(%error, "cannot update the node object yet");
                 tokio::time::sleep(RETRY).await;

@@ -32,6 +32,8 @@ pub struct Config {
     /// True if some node offers the hypervisor's device. If none does, pods ask for it only if emulation is not allowed.
     pub device_available: bool,
     pub allow_emulation: bool,
+    /// Why no node runs a hypervisor, by its name; those that some node runs are not in it.
+    pub not_offered: BTreeMap<String, String>,
     /// How many virtual CPUs share a physical one.
     pub cpu_allocation_ratio: i64,
 }
@@ -43,6 +45,7 @@ impl Default for Config {
             image_pull_policy: "IfNotPresent".into(),
             device_available: false,
             allow_emulation: true,
+            not_offered: BTreeMap::new(),
             cpu_allocation_ratio: 10,
         }
     }
@@ -73,6 +76,8 @@ pub fn render(vmi: &VirtualMachineInstance, config: &Config) -> Pod {
     let (volumes, mounts) = volumes(vmi);
     let mut node_selector = spec.node_selector.clone();
     node_selector.insert(names::NODE_SCHEDULABLE.into(), "true".into());
+    node_selector.insert(format!("{}{}", names::HYPERVISOR_LABEL, hypervisor(vmi)), "true".into());
+    let privileged = is_privileged(vmi);
     let pod_spec = PodSpec {
         restart_policy: Some("Never".into()),
         termination_grace_period_seconds: Some(grace + GRACE_SLACK_SECONDS),
@@ -88,20 +93,11 @@ pub fn render(vmi: &VirtualMachineInstance, config: &Config) -> Pod {
         scheduler_name: some(&spec.scheduler_name),
         dns_policy: some(&spec.dns_policy),
         dns_config: spec.dns_config.clone(),
-        security_context: Some(PodSecurityContext {
-            run_as_user: Some(RUNTIME_USER),
-            run_as_group: Some(RUNTIME_USER),
-            run_as_non_root: Some(true),
-            fs_group: Some(RUNTIME_USER),
-            seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".into(), ..Default::default() }),
-            // The launcher answers DHCP for its guest, and ports below 1024 would need a capability otherwise.
-            sysctls: Some(vec![Sysctl { name: "net.ipv4.ip_unprivileged_port_start".into(), value: "0".into() }]),
-            ..Default::default()
-        }),
+        security_context: Some(pod_security(privileged)),
         volumes: Some(volumes),
         containers: vec![Container {
             name: names::COMPUTE_CONTAINER.into(),
-            image: Some(config.launcher_image.clone()),
+            image: Some(launcher_image(&config.launcher_image, hypervisor(vmi))),
             image_pull_policy: Some(config.image_pull_policy.clone()),
             command: Some(vec!["/usr/bin/ferrovirt-launcher".into()]),
             args: Some(vec!["run".into(), "--socket-dir".into(), "/var/run/kubevirt/sockets".into()]),
@@ -111,14 +107,7 @@ pub fn render(vmi: &VirtualMachineInstance, config: &Config) -> Pod {
                 ..Default::default()
             }]),
             resources: Some(resources(vmi, config)),
-            security_context: Some(SecurityContext {
-                allow_privilege_escalation: Some(false),
-                capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), ..Default::default() }),
-                run_as_user: Some(RUNTIME_USER),
-                run_as_group: Some(RUNTIME_USER),
-                run_as_non_root: Some(true),
-                ..Default::default()
-            }),
+            security_context: Some(container_security(privileged)),
             volume_mounts: Some(mounts),
             ..Default::default()
         }],
@@ -128,7 +117,60 @@ pub fn render(vmi: &VirtualMachineInstance, config: &Config) -> Pod {
 }
 
 pub fn hypervisor(vmi: &VirtualMachineInstance) -> &str {
-    vmi.spec.hypervisor.as_deref().unwrap_or("qemu-kvm")
+    vmi.spec.hypervisor.as_deref().unwrap_or(ferrovirt_machine::hypervisor::DEFAULT)
+}
+
+/// True if the instance's hypervisor needs root in its pod. Its guest never has it.
+pub fn is_privileged(vmi: &VirtualMachineInstance) -> bool {
+    ferrovirt_machine::hypervisor::hypervisor(hypervisor(vmi)).is_some_and(|driver| driver.runs_privileged())
+}
+
+/// The image of a hypervisor's launcher: the common name and the driver's suffix, before the tag or digest.
+pub fn launcher_image(common: &str, hypervisor: &str) -> String {
+    let suffix = ferrovirt_machine::hypervisor::hypervisor(hypervisor).map_or("", |driver| driver.image_suffix());
+    // A colon in the registry's address is followed by a slash later on.
+    let (path, name) = common.rsplit_once('/').map_or(("", common), |(path, name)| (path, name));
+    let end = name.find([':', '@']).unwrap_or(name.len());
+    let (name, version) = name.split_at(end);
+    let slash = if path.is_empty() { "" } else { "/" };
+    format!("{path}{slash}{name}{suffix}{version}")
+}
+
+fn pod_security(privileged: bool) -> PodSecurityContext {
+    // The launcher answers DHCP for its guest, and ports below 1024 would need a capability otherwise.
+    let sysctls = Some(vec![Sysctl { name: "net.ipv4.ip_unprivileged_port_start".into(), value: "0".into() }]);
+    if privileged {
+        // No group of its own for volumes: their files have the guest's owners.
+        return PodSecurityContext { run_as_user: Some(0), run_as_group: Some(0), sysctls, ..Default::default() };
+    }
+    PodSecurityContext {
+        run_as_user: Some(RUNTIME_USER),
+        run_as_group: Some(RUNTIME_USER),
+        run_as_non_root: Some(true),
+        fs_group: Some(RUNTIME_USER),
+        seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".into(), ..Default::default() }),
+        sysctls,
+        ..Default::default()
+    }
+}
+
+fn container_security(privileged: bool) -> SecurityContext {
+    if privileged {
+        return SecurityContext {
+            privileged: Some(true),
+            run_as_user: Some(0),
+            run_as_group: Some(0),
+            ..Default::default()
+        };
+    }
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), ..Default::default() }),
+        run_as_user: Some(RUNTIME_USER),
+        run_as_group: Some(RUNTIME_USER),
+        run_as_non_root: Some(true),
+        ..Default::default()
+    }
 }
 
 fn metadata(vmi: &VirtualMachineInstance) -> ObjectMeta {

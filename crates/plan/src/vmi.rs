@@ -85,7 +85,7 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
     } else if !is_final(vmi) {
         match observed.pod {
             None => without_pod(observed, &time, &mut plan),
-            Some(pod) => with_pod(pod, &time, &mut plan),
+            Some(pod) => with_pod(observed, pod, &time, &mut plan),
         }
     }
     // A bound pod's node must know of the instance, whatever becomes of it: its agent selects by this label.
@@ -118,7 +118,7 @@ fn without_pod(observed: &Observed<'_>, time: &Time, plan: &mut Plan) {
         phase::UNSET | phase::PENDING => {
             conditions::enter_phase(status, time, phase::PENDING);
             not_ready(status, time, "GuestNotRunning", "the guest is not running yet");
-            status.runtime_user = pod::RUNTIME_USER as u64;
+            status.runtime_user = if pod::is_privileged(observed.vmi) { 0 } else { pod::RUNTIME_USER as u64 };
             if let Some(waiting) = observed.storage.waiting(&observed.vmi.spec) {
                 wait_for_storage(&waiting, time, plan);
                 return;
@@ -162,7 +162,7 @@ fn wait_for_storage(waiting: &Waiting, time: &Time, plan: &mut Plan) {
     }
 }
 
-fn with_pod(pod: &Pod, time: &Time, plan: &mut Plan) {
+fn with_pod(observed: &Observed<'_>, pod: &Pod, time: &Time, plan: &mut Plan) {
     let status = &mut plan.status;
     let pod_status = pod.status.clone().unwrap_or_default();
     let pod_phase = pod_status.phase.as_deref().unwrap_or("Pending");
@@ -176,6 +176,9 @@ fn with_pod(pod: &Pod, time: &Time, plan: &mut Plan) {
     }
     conditions::enter_phase(status, time, phase::SCHEDULING);
     copy_scheduled_condition(status, &pod_status.conditions.unwrap_or_default(), time);
+    if node.is_none() {
+        explain_hypervisor(observed, time, status, &mut plan.notes);
+    }
     let compute =
         pod_status.container_statuses.unwrap_or_default().into_iter().find(|c| c.name == names::COMPUTE_CONTAINER);
     match (pod_phase, node) {
@@ -240,18 +243,39 @@ fn note_waiting(status: &mut VirtualMachineInstanceStatus, compute: Option<&Cont
     }
 }
 
+/// A pod whose hypervisor no node offers waits for a label that nobody knows; say what it stands for.
+fn explain_hypervisor(
+    observed: &Observed<'_>,
+    time: &Time,
+    status: &mut VirtualMachineInstanceStatus,
+    notes: &mut Vec<Note>,
+) {
+    const REASON: &str = "HypervisorNotAvailable";
+    let name = pod::hypervisor(observed.vmi);
+    let Some(why) = observed.config.not_offered.get(name) else {
+        return;
+    };
+    let message = format!("no node can run the hypervisor {name}: {why}");
+    let before = observed.vmi.status.conditions.iter().find(|condition| condition.type_ == POD_SCHEDULED);
+    if before.is_none_or(|condition| condition.message != message) {
+        notes.push(Note::warning(REASON, message.clone()));
+    }
+    conditions::set_vmi(&mut status.conditions, time, POD_SCHEDULED, false, REASON, &message);
+}
+
+const POD_SCHEDULED: &str = "PodScheduled";
+
 fn copy_scheduled_condition(
     status: &mut VirtualMachineInstanceStatus,
     pod_conditions: &[k8s_openapi::api::core::v1::PodCondition],
     time: &Time,
 ) {
-    const TYPE: &str = "PodScheduled";
-    match pod_conditions.iter().find(|c| c.type_ == TYPE && c.status == "False") {
+    match pod_conditions.iter().find(|c| c.type_ == POD_SCHEDULED && c.status == "False") {
         Some(c) => {
             let (reason, message) = (c.reason.as_deref().unwrap_or_default(), c.message.as_deref().unwrap_or_default());
-            conditions::set_vmi(&mut status.conditions, time, TYPE, false, reason, message);
+            conditions::set_vmi(&mut status.conditions, time, POD_SCHEDULED, false, reason, message);
         }
-        None => conditions::remove_vmi(&mut status.conditions, TYPE),
+        None => conditions::remove_vmi(&mut status.conditions, POD_SCHEDULED),
     }
 }
 

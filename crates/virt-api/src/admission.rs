@@ -9,7 +9,7 @@ use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
-use crate::{Body, VirtApi, answer, validate};
+use crate::{Body, VirtApi, answer, hypervisors, validate};
 
 pub(crate) async fn handle(api: &VirtApi, hook: &str, request: Request<Body>) -> Response<Body> {
     let review = match request.into_body().collect().await {
@@ -20,13 +20,18 @@ pub(crate) async fn handle(api: &VirtApi, hook: &str, request: Request<Body>) ->
         Ok(review) => review,
         Err(error) => return answer::bad_request(&format!("the review is not JSON: {error}")),
     };
+    let configuration = api.configuration.current().await;
     let verdict = match hook {
         "virtualmachines-validate" => judge(&review, validate::virtual_machine, validate::warnings),
         "virtualmachineinstances-validate-create" => judge(&review, validate::instance, |_| vec![]),
-        "virtualmachineinstances-mutate" => default_instance(&review, &api.configuration.current().await),
+        "virtualmachineinstances-mutate" => default_instance(&review, &configuration),
         _ => return answer::not_found(&format!("there is no webhook /{hook}")),
     };
-    let mut response = verdict;
+    let mut response = match hypervisors::not_admitted(&configuration, &review["request"]["object"]) {
+        // The rules of the object itself come first: they name everything that is wrong with it.
+        Some(cause) if verdict["allowed"] == true => refuse(&cause.message.clone(), &[cause]),
+        _ => verdict,
+    };
     response["uid"] = review["request"]["uid"].clone();
     answer::json(
         StatusCode::OK,

@@ -14,6 +14,7 @@ mod expand;
 mod front_proxy;
 mod graph;
 mod guest;
+mod hypervisors;
 mod openapi;
 mod options;
 mod power;

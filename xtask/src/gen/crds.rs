@@ -47,6 +47,9 @@ fn build_schema(kind: &CrdKind, upstream: &Value, descriptions: &Descriptions) -
             ensure!(previous.is_none(), "upstream has the field {field} now; drop ours");
         }
     }
+    if kind.kind == "KubeVirt" {
+        widen_hypervisors(&mut schema)?;
+    }
     for (path, text) in descriptions {
         for target in targets(kind, path) {
             let node = if target.is_empty() { Some(&mut schema) } else { lookup(&mut schema, &target) };
@@ -55,6 +58,17 @@ fn build_schema(kind: &CrdKind, upstream: &Value, descriptions: &Descriptions) -
         }
     }
     Ok(schema)
+}
+
+/// Upstream allows one hypervisor for a whole cluster, and knows two names. Here it is a list of those that are admitted, and
+/// admission knows the names.
+fn widen_hypervisors(schema: &mut Value) -> Result<()> {
+    let list = lookup(schema, "spec.configuration.hypervisors").context("no spec.configuration.hypervisors")?;
+    let list = list.as_object_mut().context("hypervisors is no schema")?;
+    ensure!(list.remove("maxItems").is_some(), "upstream admits several hypervisors now; drop this");
+    let name = list.get_mut("items").and_then(|items| items.pointer_mut("/properties/name")?.as_object_mut());
+    ensure!(name.and_then(|name| name.remove("enum")).is_some(), "upstream admits any hypervisor now; drop this");
+    Ok(())
 }
 
 /// The fields of `kind` a description is for. One for a field of a VirtualMachineInstance's spec serves wherever that

@@ -2,6 +2,7 @@
 
 pub mod limits;
 mod matching;
+pub mod privilege;
 pub mod quota;
 mod webhook;
 

@@ -48,6 +48,9 @@ pub struct UpArgs {
     /// Refuse VMs on a machine without hardware virtualization instead of emulating it
     #[arg(long)]
     no_emulation: bool,
+    /// Hypervisors to admit beside the default, such as lxc [default: as the KubeVirt object says]
+    #[arg(long, value_delimiter = ',')]
+    hypervisors: Vec<String>,
     /// Name of this machine's node [default: the host name]
     #[arg(long)]
     node_name: Option<String>,
@@ -160,10 +163,13 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         Client::new(api.client_service(user), "default")
     };
 
-    let agent = ferrovirt_node::agent(client("node"), ferrovirt_node::Config::new(&node_name, paths.data_dir.clone()));
+    let mut agent_config = ferrovirt_node::Config::new(&node_name, paths.data_dir.clone());
+    let (hypervisors, found) = watch::channel(agent_config.hypervisors.borrow().clone());
+    agent_config.hypervisors = found;
+    let agent = ferrovirt_node::agent(client("node"), agent_config);
     services::register(&api, client("virt-api"), agent.clone());
     logs::register(&api, client("node-lite"), paths.data_dir.clone());
-    objects::apply_settings(&client("up"), !arguments.no_emulation).await?;
+    objects::apply_settings(&client("up"), !arguments.no_emulation, &arguments.hypervisors).await?;
 
     let serving = {
         let identity = pki.serving(
@@ -206,7 +212,7 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     };
 
     let kvm = agent.host().kvm_usable();
-    tokio::spawn(probe::run(client("up"), paths.clone(), programs.launcher_image.clone(), kvm));
+    tokio::spawn(probe::run(client("up"), paths.clone(), programs.launcher_image.clone(), kvm, hypervisors));
 
     let ready = Arc::new(AtomicBool::new(false));
     let (down_sender, mut downs) = mpsc::channel(1);

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use ferrovirt_api::v1::KubeVirt;
+use ferrovirt_machine::hypervisor;
 use kube::{
     Api, Client,
     api::{Patch, PatchParams},
@@ -86,10 +87,19 @@ fn webhooks(kind: &str, name: &str, hooks: &[(&str, &str, &str, &[&str])]) -> Va
 }
 
 /// What the command line says about the configuration, written into the object that everyone reads.
-pub async fn apply_settings(client: &Client, allow_emulation: bool) -> Result<()> {
+pub async fn apply_settings(client: &Client, allow_emulation: bool, hypervisors: &[String]) -> Result<()> {
+    for name in hypervisors {
+        hypervisor::find(name).map_err(anyhow::Error::msg)?;
+    }
     let kubevirts = Api::<KubeVirt>::namespaced(client.clone(), NAMESPACE);
-    let patch =
+    let mut patch =
         json!({ "spec": { "configuration": { "developerConfiguration": { "useEmulation": allow_emulation } } } });
+    if !hypervisors.is_empty() {
+        let others = hypervisors.iter().map(String::as_str).filter(|name| *name != hypervisor::DEFAULT);
+        let names: Vec<Value> =
+            std::iter::once(hypervisor::DEFAULT).chain(others).map(|name| json!({ "name": name })).collect();
+        patch["spec"]["configuration"]["hypervisors"] = names.into();
+    }
     kubevirts.patch("kubevirt", &PatchParams::default(), &Patch::Merge(patch)).await?;
     Ok(())
 }

@@ -1,59 +1,152 @@
-//! Has libvirt look at QEMU once, so that no VM start pays for it.
+//! Tries every hypervisor once, and again when its programs change: what runs here, and what libvirt knows of QEMU, so that no
+//! VM start pays for asking.
 //!
 //! The launcher's `probe` runs as a pod, with the same image, user and devices as every VM, because libvirt's answer
 //! depends on all of them. What it leaves behind is mounted read only into every launcher.
 
-use std::{fs, os::unix::fs::MetadataExt, path::Path};
+use std::{fs, os::unix::fs::MetadataExt, path::Path, time::Duration};
 
 use anyhow::{Context, Result, bail};
+use ferrovirt_machine::hypervisor::{self, Hypervisor};
+use ferrovirt_node::Hypervisors;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client,
-    api::{DeleteParams, PostParams},
+    api::{DeleteParams, LogParams, PostParams},
     runtime::wait::await_condition,
 };
 use serde_json::json;
+use tokio::sync::watch;
 
 use super::{paths::Paths, services::NAMESPACE};
 
 const NAME: &str = "ferrovirt-probe";
 const KEY: &str = "key";
 const USER: u32 = 107;
+/// Programs that come, go or change are seen after so long.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
+/// Shortens [`LOOK_AGAIN`] for tests.
+const LOOK_AGAIN_VARIABLE: &str = "FERROVIRT_PROBE_SECONDS";
 
-/// Probes unless the last probe saw the same programs and kernel.
-pub async fn run(client: Client, paths: Paths, launcher_image: String, kvm: bool) {
-    if let Err(error) = probe(client, &paths, &launcher_image, kvm).await {
-        tracing::warn!(
-            error = format!("{error:#}"),
-            "libvirt's knowledge of QEMU was not saved; every VM start probes anew"
-        );
+/// Tries all drivers, and again what failed or changed. Never returns.
+pub async fn run(client: Client, paths: Paths, launcher_image: String, kvm: bool, found: watch::Sender<Hypervisors>) {
+    let seconds = std::env::var(LOOK_AGAIN_VARIABLE).ok().and_then(|text| text.parse().ok());
+    let pause = seconds.map_or(LOOK_AGAIN, Duration::from_secs);
+    let mut known = String::new();
+    loop {
+        let key = key(&launcher_image, kvm);
+        for driver in hypervisor::KNOWN.iter().filter_map(|known| known.driver.ok()) {
+            let works = matches!(found.borrow().get(driver.name()), Some(None));
+            if works && known == key {
+                continue;
+            }
+            let probe = Probe { client: &client, paths: &paths, launcher_image: &launcher_image, kvm, driver };
+            let result = probe.run(&key).await.err().map(|error| format!("{error:#}"));
+            if let Some(error) = &result {
+                tracing::warn!(hypervisor = driver.name(), error, "cannot be used on this node");
+            }
+            found.send_if_modified(|all| all.insert(driver.name().into(), result.clone()) != Some(result));
+        }
+        known = key;
+        tokio::time::sleep(pause).await;
     }
 }
 
-async fn probe(client: Client, paths: &Paths, launcher_image: &str, kvm: bool) -> Result<()> {
-    let (directory, key) = (paths.capabilities(), key(launcher_image, kvm));
-    if fs::read_to_string(directory.join(KEY)).is_ok_and(|known| known == key) {
-        return Ok(());
+struct Probe<'a> {
+    client: &'a Client,
+    paths: &'a Paths,
+    launcher_image: &'a str,
+    kvm: bool,
+    driver: &'static dyn Hypervisor,
+}
+
+impl Probe<'_> {
+    /// Runs the pod, unless the last one saw the same programs and kernel.
+    async fn run(&self, key: &str) -> Result<()> {
+        let directory = match self.driver.name() == hypervisor::DEFAULT {
+            true => self.paths.capabilities(),
+            false => self.paths.capabilities().join(self.driver.name()),
+        };
+        if fs::read_to_string(directory.join(KEY)).is_ok_and(|known| known == key) {
+            return Ok(());
+        }
+        let name = format!("{NAME}-{}", self.driver.name());
+        let scratch = self.paths.capabilities().with_extension(format!("new-{}", self.driver.name()));
+        remake(&scratch)?;
+        let pods = Api::<Pod>::namespaced(self.client.clone(), NAMESPACE);
+        let _ = pods.delete(&name, &DeleteParams::default().grace_period(0)).await;
+        await_condition(pods.clone(), &name, |pod: Option<&Pod>| pod.is_none()).await?;
+        pods.create(&PostParams::default(), &self.pod(&name, &scratch)?).await?;
+        let ended = await_condition(pods.clone(), &name, |pod: Option<&Pod>| phase(pod) != Phase::Going).await?;
+        let outcome = phase(ended.as_ref());
+        if outcome == Phase::Succeeded {
+            fs::write(scratch.join(KEY), key)?;
+            let _ = fs::remove_dir_all(&directory);
+            fs::create_dir_all(directory.parent().unwrap_or(&directory))?;
+            fs::rename(&scratch, &directory)?;
+            tracing::info!(hypervisor = self.driver.name(), "runs on this node");
+        }
+        let said = match outcome {
+            Phase::Succeeded => String::new(),
+            _ => pods.logs(&name, &LogParams::default()).await.unwrap_or_default(),
+        };
+        pods.delete(&name, &DeleteParams::default().grace_period(0)).await?;
+        if outcome != Phase::Succeeded {
+            let _ = fs::remove_dir_all(&scratch);
+            let _ = fs::remove_file(directory.join(KEY));
+            bail!("{}", complaint(&said));
+        }
+        Ok(())
     }
-    let scratch = directory.with_extension("new");
-    remake(&scratch)?;
-    let pods = Api::<Pod>::namespaced(client, NAMESPACE);
-    let _ = pods.delete(NAME, &DeleteParams::default().grace_period(0)).await;
-    await_condition(pods.clone(), NAME, |pod: Option<&Pod>| pod.is_none()).await?;
-    pods.create(&PostParams::default(), &pod(launcher_image, &scratch, kvm)?).await?;
-    let ended = await_condition(pods.clone(), NAME, |pod: Option<&Pod>| phase(pod) != Phase::Going).await?;
-    let outcome = phase(ended.as_ref());
-    if outcome == Phase::Succeeded {
-        fs::write(scratch.join(KEY), key)?;
-        let _ = fs::remove_dir_all(&directory);
-        fs::rename(&scratch, &directory)?;
-        tracing::info!("libvirt knows QEMU now; VM starts need not ask");
+
+    /// The same rights and devices as a VM of this hypervisor.
+    fn pod(&self, name: &str, directory: &Path) -> Result<Pod> {
+        let device = self.driver.device().filter(|_| self.kvm);
+        let devices = device.map_or(json!({}), |device| json!({ device: "1" }));
+        let (pod_security, security) = match self.driver.runs_privileged() {
+            true => (json!({ "runAsUser": 0, "runAsGroup": 0 }), json!({ "privileged": true })),
+            false => (
+                json!({ "runAsUser": USER, "runAsGroup": USER, "runAsNonRoot": true, "fsGroup": USER }),
+                json!({ "allowPrivilegeEscalation": false }),
+            ),
+        };
+        Ok(serde_json::from_value(json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": { "name": name, "namespace": NAMESPACE },
+            "spec": {
+                "restartPolicy": "Never",
+                "automountServiceAccountToken": false,
+                "securityContext": pod_security,
+                "containers": [{
+                    "name": "compute",
+                    "image": ferrovirt_plan::pod::launcher_image(self.launcher_image, self.driver.name()),
+                    "command": [
+                        "/usr/bin/ferrovirt-launcher", "probe", "--hypervisor", self.driver.name(),
+                        "--out", "/var/run/kubevirt/capabilities",
+                    ],
+                    "securityContext": security,
+                    "resources": { "limits": devices, "requests": devices },
+                    "volumeMounts": [
+                        { "name": "capabilities", "mountPath": "/var/run/kubevirt/capabilities" },
+                        { "name": "libvirt-runtime", "mountPath": "/var/run/libvirt" },
+                    ],
+                }],
+                "volumes": [
+                    { "name": "capabilities", "hostPath": { "path": directory, "type": "Directory" } },
+                    { "name": "libvirt-runtime", "emptyDir": {} },
+                ],
+            },
+        }))?)
     }
-    pods.delete(NAME, &DeleteParams::default().grace_period(0)).await?;
-    if outcome != Phase::Succeeded {
-        bail!("the probe failed");
-    }
-    Ok(())
+}
+
+/// The last thing that the launcher said, without time and level.
+fn complaint(log: &str) -> String {
+    let last = log.lines().rev().find(|line| line.contains("ERROR")).or_else(|| log.lines().next_back());
+    let text = last.map(|line| line.rsplit_once("ERROR").map_or(line, |(_, text)| text));
+    let text = text.map(|text| text.trim().trim_start_matches("ferrovirt_launcher:").trim());
+    text.filter(|text| !text.is_empty()).unwrap_or("its probe failed without a word").to_owned()
 }
 
 #[derive(PartialEq, Eq)]
@@ -75,8 +168,16 @@ fn phase(pod: Option<&Pod>) -> Phase {
 fn key(launcher_image: &str, kvm: bool) -> String {
     let changed = |path: &str| fs::metadata(path).map(|m| (m.mtime(), m.ctime(), m.len())).unwrap_or_default();
     let uname = rustix::system::uname();
-    let programs =
-        ["/usr/bin/qemu-system-x86_64", "/usr/bin/qemu-system-aarch64", "/usr/sbin/libvirtd", "/usr/sbin/virtqemud"];
+    let programs = [
+        "/usr/bin/qemu-system-x86_64",
+        "/usr/bin/qemu-system-aarch64",
+        "/usr/sbin/libvirtd",
+        "/usr/sbin/virtqemud",
+        "/usr/sbin/virtlxcd",
+        "/usr/lib/libvirt/libvirt_lxc",
+        "/usr/libexec/libvirt_lxc",
+        "/usr/lib/x86_64-linux-gnu/libvirt/connection-driver/libvirt_driver_lxc.so",
+    ];
     format!(
         "{launcher_image} kvm={kvm} kernel={} {} {:?}\n",
         uname.release().to_string_lossy(),
@@ -92,30 +193,15 @@ fn remake(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-fn pod(launcher_image: &str, directory: &Path, kvm: bool) -> Result<Pod> {
-    let devices = if kvm { json!({ ferrovirt_api::names::KVM_DEVICE: "1" }) } else { json!({}) };
-    Ok(serde_json::from_value(json!({
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": { "name": NAME, "namespace": NAMESPACE },
-        "spec": {
-            "restartPolicy": "Never",
-            "automountServiceAccountToken": false,
-            "securityContext": { "runAsUser": USER, "runAsGroup": USER, "runAsNonRoot": true, "fsGroup": USER },
-            "containers": [{
-                "name": "compute",
-                "image": launcher_image,
-                "command": ["/usr/bin/ferrovirt-launcher", "probe", "--out", "/var/run/kubevirt/capabilities"],
-                "resources": { "limits": devices, "requests": devices },
-                "volumeMounts": [
-                    { "name": "capabilities", "mountPath": "/var/run/kubevirt/capabilities" },
-                    { "name": "libvirt-runtime", "mountPath": "/var/run/libvirt" },
-                ],
-            }],
-            "volumes": [
-                { "name": "capabilities", "hostPath": { "path": directory, "type": "Directory" } },
-                { "name": "libvirt-runtime", "emptyDir": {} },
-            ],
-        },
-    }))?)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_is_the_last_error_of_the_log() {
+        let log = "2026-01-01T00:00:00Z  INFO ferrovirt_launcher: x\n2026-01-01T00:00:00Z ERROR ferrovirt_launcher: cannot \
+                   probe lxc: no driver\n";
+        assert_eq!(complaint(log), "cannot probe lxc: no driver");
+        assert_eq!(complaint(""), "its probe failed without a word");
+    }
 }

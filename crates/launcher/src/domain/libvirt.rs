@@ -15,14 +15,17 @@ use ferrovirt_libvirt::{
     Connection, Counter, Domain, DomainState, ErrorCode, EventKind, Events, Lifecycle, ShutdownMode, Start, StopDetail,
     SuspendDetail,
 };
+use ferrovirt_machine::hypervisor::Guest;
 use ferrovirt_machine::protocol::{GuestCall, PauseReason, StopReason};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::{Action, Backend, DomainError, DomainEvent, NewDomain, Observed, Started};
-use crate::capabilities::domain_facts;
+use crate::capabilities::{console_terminal, domain_facts};
+use crate::console::Console;
 use crate::guest;
+use crate::init_signal::{self, Wish};
 use crate::process::Children;
 use crate::runtime::{Daemon, DaemonError, Dirs, LibvirtRuntime};
 use crate::screen;
@@ -43,6 +46,7 @@ pub struct LibvirtBackend {
     link: watch::Receiver<Link>,
     name: Arc<Mutex<Option<String>>>,
     pid_dir: PathBuf,
+    guest: Guest,
     restart: Arc<Notify>,
     /// Whether the guest agent's channel is connected.
     agent: Arc<watch::Sender<bool>>,
@@ -72,6 +76,7 @@ impl LibvirtBackend {
             link,
             name: Arc::new(Mutex::new(None)),
             pid_dir: supervisor.runtime.pid_dir(&supervisor.dirs),
+            guest: supervisor.runtime.guest(),
             restart: Arc::new(Notify::new()),
             agent: Arc::new(watch::Sender::new(false)),
             memory: guest::Memory::default(),
@@ -110,11 +115,11 @@ impl LibvirtBackend {
     async fn ask(&self, action: Action) -> Result<String, DomainError> {
         let domain = self.domain().await?;
         match action {
-            Action::Shutdown => domain.shutdown(ShutdownMode::Acpi).await?,
+            Action::Shutdown => self.power_off(&domain).await?,
             Action::ShutdownPaused => {
                 // In this order: libvirt refuses to press the button of a domain that stands still.
                 domain.resume().await?;
-                domain.shutdown(ShutdownMode::Acpi).await?;
+                self.power_off(&domain).await?;
             }
             Action::Destroy => match domain.destroy().await {
                 // It ended between the decision and now.
@@ -123,12 +128,35 @@ impl LibvirtBackend {
             },
             Action::Suspend => domain.suspend().await?,
             Action::Resume => domain.resume().await?,
+            Action::Reset if self.guest == Guest::Container => return Err(DomainError::NoReset),
             Action::Reset => domain.reset().await?,
-            // By the agent where it is connected, else by the power button.
-            Action::Reboot => domain.reboot(ShutdownMode::Any).await?,
+            Action::Reboot => match self.guest {
+                // By the agent where it is connected, else by the power button.
+                Guest::Machine => domain.reboot(ShutdownMode::Any).await?,
+                Guest::Container => domain.signal(1, self.signal(&domain, Wish::Reboot)).await?,
+            },
             Action::Xml => return Ok(domain.xml_desc().await?),
         }
         Ok(String::new())
+    }
+
+    /// Presses the power button, or tells a container's init in its own words.
+    async fn power_off(&self, domain: &Domain) -> Result<(), DomainError> {
+        match self.guest {
+            Guest::Machine => domain.shutdown(ShutdownMode::Acpi).await?,
+            Guest::Container => domain.signal(1, self.signal(domain, Wish::PowerOff)).await?,
+        }
+        Ok(())
+    }
+
+    fn signal(&self, domain: &Domain, wish: Wish) -> u32 {
+        init_signal::choose(&self.pid_dir.join(format!("{}.pid", domain.name())), wish)
+    }
+
+    /// The terminal of the domain's console, while it runs.
+    pub(crate) async fn terminal(&self) -> Option<PathBuf> {
+        let domain = self.domain().await.ok()?;
+        console_terminal(&domain.xml_desc().await.ok()?)
     }
 
     /// Ends the hypervisor and the daemon that does not answer; the next daemon will find the domain stopped.
@@ -150,8 +178,15 @@ impl Backend for LibvirtBackend {
         let connection = self.connection().await?;
         let domain = connection.define(&new.xml).await?;
         *self.name.lock().unwrap_or_else(PoisonError::into_inner) = Some(domain.name().to_owned());
+        let console = match &new.console {
+            Some(console) => Some(Console::bind(console).map_err(DomainError::Console)?),
+            None => None,
+        };
         let how = if new.paused { Start::Paused } else { Start::Running };
         domain.create(how).await?;
+        if let Some(console) = console {
+            tokio::spawn(console.serve(self.clone()));
+        }
         // The machine runs; not knowing what libvirt chose must not fail it.
         let (virt_type, machine_type) = match domain.xml_desc().await {
             Ok(xml) => domain_facts(&xml),

@@ -8,6 +8,7 @@ use std::future::Future;
 
 use ferrovirt_libvirt::ErrorCode as LibvirtCode;
 use ferrovirt_machine::protocol::{ErrorCode, GuestCall, GuestFacts, PauseReason, StopReason};
+use ferrovirt_machine::spec::SerialConsole;
 
 /// Carries out what `lifecycle` decided. Clones share one domain.
 pub trait Backend: Clone + Send + Sync + 'static {
@@ -21,11 +22,13 @@ pub trait Backend: Clone + Send + Sync + 'static {
     fn guest(&self, call: GuestCall) -> impl Future<Output = Result<String, DomainError>> + Send;
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct NewDomain {
     pub name: String,
     pub xml: String,
     pub paused: bool,
+    /// The console's socket and log, where the hypervisor does not serve them itself.
+    pub console: Option<SerialConsole>,
 }
 
 /// What libvirt made of the XML.
@@ -86,6 +89,10 @@ pub enum DomainError {
     NoDaemon(String),
     #[error("there is no domain yet")]
     NoDomain,
+    #[error("cannot serve the console")]
+    Console(#[source] std::io::Error),
+    #[error("a container cannot be reset; restart it instead")]
+    NoReset,
     #[error("the guest agent is not connected")]
     NoAgent,
     #[error("the guest agent cannot do that: {0}")]

@@ -4,11 +4,14 @@
 //! What is known without running anything (features, overheads, XML) is `machine::Hypervisor`.
 
 mod daemon;
+mod lxc;
 mod qemu_kvm;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use ferrovirt_machine::hypervisor::{self, Guest};
 
 pub use daemon::{Daemon, DaemonError};
 
@@ -47,6 +50,11 @@ pub trait LibvirtRuntime: Send + Sync + 'static {
 
     /// Virtualization types to ask for, best first.
     fn virt_types(&self) -> &'static [&'static str];
+
+    /// What its guests are, and so who serves their console and how they are asked to stop.
+    fn guest(&self) -> Guest {
+        hypervisor::hypervisor(self.name()).map_or(Guest::Machine, |driver| driver.guest())
+    }
 }
 
 /// A daemon, ready to start, and the socket it will listen on.
@@ -98,9 +106,31 @@ impl Dirs {
 }
 
 pub fn all() -> &'static [&'static dyn LibvirtRuntime] {
-    &[&qemu_kvm::QemuKvm]
+    &[&qemu_kvm::QemuKvm, &lxc::Lxc]
 }
 
 pub fn by_name(name: &str) -> Option<&'static dyn LibvirtRuntime> {
     all().iter().copied().find(|runtime| runtime.name() == name)
+}
+
+const DAEMON_DIRS: [&str; 2] = ["/usr/sbin", "/usr/bin"];
+const DRIVER_DIRS: [&str; 5] = [
+    "/usr/lib64/libvirt/connection-driver",
+    "/usr/lib/libvirt/connection-driver",
+    "/usr/lib/x86_64-linux-gnu/libvirt/connection-driver",
+    "/usr/lib/aarch64-linux-gnu/libvirt/connection-driver",
+    "/usr/lib/s390x-linux-gnu/libvirt/connection-driver",
+];
+
+/// The first daemon that is installed, with the name of its socket.
+fn find_daemon(daemons: &[(&str, &'static str)]) -> Option<(PathBuf, &'static str)> {
+    let places = daemons
+        .iter()
+        .flat_map(|(name, socket)| DAEMON_DIRS.iter().map(move |dir| (Path::new(dir).join(name), *socket)));
+    places.into_iter().find(|(program, _)| program.exists())
+}
+
+/// libvirt's module of a driver, where it is installed.
+fn find_driver(name: &str) -> Option<PathBuf> {
+    DRIVER_DIRS.iter().map(|dir| Path::new(dir).join(name)).find(|path| path.exists())
 }

@@ -8,19 +8,11 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{DaemonCommand, Dirs, LibvirtRuntime};
+use super::{DaemonCommand, Dirs, LibvirtRuntime, find_daemon, find_driver};
 
 /// Daemons in order of preference: program, socket name.
 const DAEMONS: [(&str, &str); 2] = [("virtqemud", "virtqemud-sock"), ("libvirtd", "libvirt-sock")];
-const DAEMON_DIRS: [&str; 2] = ["/usr/sbin", "/usr/bin"];
 const DRIVER: &str = "libvirt_driver_qemu.so";
-const DRIVER_DIRS: [&str; 5] = [
-    "/usr/lib64/libvirt/connection-driver",
-    "/usr/lib/libvirt/connection-driver",
-    "/usr/lib/x86_64-linux-gnu/libvirt/connection-driver",
-    "/usr/lib/aarch64-linux-gnu/libvirt/connection-driver",
-    "/usr/lib/s390x-linux-gnu/libvirt/connection-driver",
-];
 
 /// One machine, one client and few threads. The anonymous limit may not exceed the client limit.
 const DAEMON_CONF: &str = r#"max_clients = 8
@@ -77,10 +69,7 @@ impl LibvirtRuntime for QemuKvm {
     }
 
     fn daemon(&self, dirs: &Dirs) -> io::Result<DaemonCommand> {
-        let (program, socket) = DAEMONS
-            .iter()
-            .flat_map(|(name, socket)| DAEMON_DIRS.iter().map(move |dir| (Path::new(dir).join(name), *socket)))
-            .find(|(program, _)| program.exists())
+        let (program, socket) = find_daemon(&DAEMONS)
             .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "neither virtqemud nor libvirtd is installed"))?;
         let mut command = Command::new(program);
         command
@@ -145,7 +134,7 @@ fn daemon_conf(dirs: &Dirs) -> PathBuf {
 /// and start-up time that no machine here uses.
 fn link_driver(dirs: &Dirs) -> io::Result<()> {
     let link = dirs.drivers().join(DRIVER);
-    let Some(driver) = DRIVER_DIRS.iter().map(|dir| Path::new(dir).join(DRIVER)).find(|path| path.exists()) else {
+    let Some(driver) = find_driver(DRIVER) else {
         return Ok(());
     };
     match symlink(driver, link) {

@@ -21,6 +21,18 @@ pub(super) fn prepare(c: &mut Conversion<'_>, field: &str, volume: &v1::Volume) 
     let namespace = c.vmi.metadata.namespace.as_deref().unwrap_or_default();
     let name = c.vmi.metadata.name.as_deref().unwrap_or_default();
     let directory = format!("{}/{namespace}/{name}", c.ctx.layout.cloud_init);
+    let (file, label) = match volume.cloud_init_no_cloud {
+        Some(_) => ("noCloud.iso", "cidata"),
+        None => ("configdrive.iso", "config-2"),
+    };
+    let path = format!("{directory}/{file}");
+    let files = data(c, field, volume);
+    c.prepare(Preparation::CloudInit { path: path.clone(), label: label.into(), files });
+    path
+}
+
+/// The files of the volume.
+pub(super) fn data(c: &mut Conversion<'_>, field: &str, volume: &v1::Volume) -> Vec<FileContent> {
     if let Some(source) = &volume.cloud_init_no_cloud {
         let source = Source {
             user_data: &source.user_data,
@@ -30,42 +42,27 @@ pub(super) fn prepare(c: &mut Conversion<'_>, field: &str, volume: &v1::Volume) 
             network_data_base64: &source.network_data_base64,
             has_network_secret: source.network_data_secret_ref.is_some(),
         };
-        let files = files(
-            c,
-            &format!("{field}.cloudInitNoCloud"),
-            &volume.name,
-            &source,
-            [("user-data", user_data(&source)), ("network-config", network_data(&source))],
-            ("meta-data", no_cloud_metadata(c)),
-        );
-        let path = format!("{directory}/noCloud.iso");
-        c.prepare(Preparation::CloudInit { path: path.clone(), label: "cidata".into(), files });
-        return path;
+        let data = [("user-data", user_data(&source)), ("network-config", network_data(&source))];
+        let metadata = ("meta-data", no_cloud_metadata(c));
+        return files(c, &format!("{field}.cloudInitNoCloud"), &volume.name, &source, data, metadata);
     }
-    let path = format!("{directory}/configdrive.iso");
-    if let Some(source) = &volume.cloud_init_config_drive {
-        let source = Source {
-            user_data: &source.user_data,
-            user_data_base64: &source.user_data_base64,
-            has_user_secret: source.secret_ref.is_some(),
-            network_data: &source.network_data,
-            network_data_base64: &source.network_data_base64,
-            has_network_secret: source.network_data_secret_ref.is_some(),
-        };
-        let files = files(
-            c,
-            &format!("{field}.cloudInitConfigDrive"),
-            &volume.name,
-            &source,
-            [
-                ("openstack/latest/user_data", user_data(&source)),
-                ("openstack/latest/network_data.json", network_data(&source)),
-            ],
-            ("openstack/latest/meta_data.json", config_drive_metadata(c)),
-        );
-        c.prepare(Preparation::CloudInit { path: path.clone(), label: "config-2".into(), files });
-    }
-    path
+    let Some(source) = &volume.cloud_init_config_drive else {
+        return Vec::new();
+    };
+    let source = Source {
+        user_data: &source.user_data,
+        user_data_base64: &source.user_data_base64,
+        has_user_secret: source.secret_ref.is_some(),
+        network_data: &source.network_data,
+        network_data_base64: &source.network_data_base64,
+        has_network_secret: source.network_data_secret_ref.is_some(),
+    };
+    let data = [
+        ("openstack/latest/user_data", user_data(&source)),
+        ("openstack/latest/network_data.json", network_data(&source)),
+    ];
+    let metadata = ("openstack/latest/meta_data.json", config_drive_metadata(c));
+    files(c, &format!("{field}.cloudInitConfigDrive"), &volume.name, &source, data, metadata)
 }
 
 /// The name by which the guest knows itself: one DNS label.

@@ -6,7 +6,7 @@ use ferrovirt_api::v1::{VirtualMachineInstance, VolumeStatus};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::upstream;
-use crate::spec::{Arch, DiskFormat, HostDevice};
+use crate::spec::{Arch, DiskFormat, HostDevice, IdRange};
 
 /// Field names are those of upstream's converter context, so that its test data reads as is.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -74,6 +74,10 @@ pub struct Context {
 
     /// Base images of containerDisks, by volume name.
     pub container_disks: BTreeMap<String, ContainerDisk>,
+    /// File trees of containerDisks that a container starts from, by volume name.
+    pub container_trees: BTreeMap<String, String>,
+    /// User ids for a container, from the node's.
+    pub guest_ids: IdRange,
     /// What the node agent made for each interface, by interface name.
     pub interfaces: BTreeMap<String, InterfaceInfo>,
     /// Files of the kernel boot image.

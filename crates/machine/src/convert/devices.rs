@@ -157,7 +157,7 @@ fn inputs(c: &mut Conversion<'_>) -> Vec<Input> {
     inputs
 }
 
-fn serial(c: &Conversion<'_>) -> Option<SerialConsole> {
+pub(super) fn serial(c: &Conversion<'_>) -> Option<SerialConsole> {
     let path = socket(c, "virt-serial0");
     let log = c.ctx.serial_console_log.then(|| format!("{path}-log"));
     has_serial(c).then(|| SerialConsole { socket: path, log, target: "serial".into() })

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::DiskFormat;
+use super::{DiskFormat, IdRange};
 
 /// Each is idempotent in effect: the launcher runs them once, before the first start.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,6 +32,17 @@ pub enum Preparation {
     ContentDisk { path: String, label: String, dir: String },
     /// The variable store of EFI firmware, copied from its template if nothing is there.
     Nvram { path: String, template: String },
+    /// A container's root file system, mounted so that the tree's root user is the first of `ids`.
+    RootTree {
+        path: String,
+        base: String,
+        /// Where writes go, to end with the machine; without it they go to the base.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        scratch: Option<String>,
+        ids: IdRange,
+    },
+    /// Files that belong to a container's root user.
+    Directory { path: String, files: Vec<FileContent>, ids: IdRange },
 }
 
 impl Preparation {
@@ -43,7 +54,9 @@ impl Preparation {
             | Self::SparseFile { path, .. }
             | Self::CloudInit { path, .. }
             | Self::ContentDisk { path, .. }
-            | Self::Nvram { path, .. } => path,
+            | Self::Nvram { path, .. }
+            | Self::RootTree { path, .. }
+            | Self::Directory { path, .. } => path,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod container;
 mod documentation;
 mod libvirt;
 mod machines;

@@ -1,0 +1,417 @@
+//! The same cases once per hypervisor, on one node at the same time. What a hypervisor is spared comes from the feature
+//! table alone: a case says what its machine asks for, and the table says whether the hypervisor has it.
+
+use std::{
+    io::Read,
+    net::{IpAddr, TcpStream},
+    process::ExitCode,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use ferrovirt_api::v1::VirtualMachineInstanceSpec;
+use ferrovirt_e2e::{
+    Case, Host, Options, container_archive, leftovers, manifest,
+    process::{self, Process},
+    suite, wait,
+};
+use ferrovirt_machine::{
+    features,
+    hypervisor::{Guest, Hypervisor, KNOWN},
+};
+use serde_json::{Value, json};
+
+const CASES: &[Case] = &[
+    ("runs_beside_the_others", runs_beside_the_others),
+    ("pods_differ_where_the_table_says", pods_differ_where_the_table_says),
+    ("console_reaches_a_login", console_reaches_a_login),
+    ("network_reaches_the_guest", network_reaches_the_guest),
+    ("pause_and_resume", pause_and_resume),
+    ("root_of_a_container_is_nobody_on_the_node", root_of_a_container_is_nobody_on_the_node),
+    ("guest_outlives_the_host_process", guest_outlives_the_host_process),
+    ("reboots_in_its_pod", reboots_in_its_pod),
+    ("stops_gracefully", stops_gracefully),
+    ("ends_with_its_launcher", ends_with_its_launcher),
+    ("refusals_say_what_to_do", refusals_say_what_to_do),
+    ("privileged_pods_are_not_for_owners", privileged_pods_are_not_for_owners),
+];
+
+const REASON: &str = "the cluster under test has the image of one driver";
+const EMBEDDED_ONLY: &[(&str, &str)] = &[
+    ("runs_beside_the_others", REASON),
+    ("pods_differ_where_the_table_says", REASON),
+    ("console_reaches_a_login", REASON),
+    ("network_reaches_the_guest", REASON),
+    ("pause_and_resume", REASON),
+    ("root_of_a_container_is_nobody_on_the_node", REASON),
+    ("guest_outlives_the_host_process", REASON),
+    ("reboots_in_its_pod", REASON),
+    ("stops_gracefully", REASON),
+    ("ends_with_its_launcher", REASON),
+    ("refusals_say_what_to_do", REASON),
+    ("privileged_pods_are_not_for_owners", REASON),
+];
+
+fn main() -> ExitCode {
+    let names: Vec<&str> = drivers().map(|driver| driver.name()).collect();
+    let arguments = vec!["--hypervisors".to_owned(), names.join(",")];
+    suite(Options { arguments, embedded_only: EMBEDDED_ONLY, ..Options::default() }, CASES)
+}
+
+fn drivers() -> impl Iterator<Item = &'static dyn Hypervisor> {
+    KNOWN.iter().filter_map(|known| known.driver.ok())
+}
+
+/// Runs a case for every hypervisor that has what its machine asks for.
+fn each(case: &str, asks: &Value, run: impl Fn(&'static dyn Hypervisor) -> Result<()>) -> Result<()> {
+    for driver in drivers() {
+        let mut spec = machine(driver)["spec"]["template"]["spec"].clone();
+        merge(&mut spec, asks);
+        let spec: VirtualMachineInstanceSpec = serde_json::from_value(spec)?;
+        let gaps = features::unsupported_in(&spec, "spec");
+        if let Some(gap) = gaps.first() {
+            println!("    {case}: {} is spared: {}", driver.name(), gap.message);
+            continue;
+        }
+        run(driver).with_context(|| format!("with {}", driver.name()))?;
+    }
+    Ok(())
+}
+
+fn merge(into: &mut Value, from: &Value) {
+    if let (Some(target), Some(source)) = (into.as_object_mut(), from.as_object()) {
+        for (key, value) in source {
+            merge(target.entry(key.clone()).or_insert(Value::Null), value);
+        }
+    } else if !from.is_null() {
+        *into = from.clone();
+    }
+}
+
+fn name(driver: &dyn Hypervisor) -> String {
+    format!("on-{}", driver.name())
+}
+
+/// One manifest for all; only the hypervisor, the image and the name differ.
+fn machine(driver: &dyn Hypervisor) -> Value {
+    let mut vm = manifest::vm(&name(driver), "Always");
+    let spec = &mut vm["spec"]["template"]["spec"];
+    spec["hypervisor"] = json!(driver.name());
+    if driver.guest() == Guest::Container {
+        spec["volumes"][0]["containerDisk"]["image"] = json!(manifest::CONTAINER_IMAGE);
+    }
+    vm
+}
+
+/// The process that is the guest to its launcher: QEMU, or what holds a container.
+fn hypervisor_process(host: &Host, driver: &dyn Hypervisor) -> Result<Process> {
+    if driver.guest() == Guest::Machine {
+        return host.qemu(&name(driver));
+    }
+    let domain = format!("default_{}", name(driver));
+    let ours = host.pod_of(&host.get("vmi", &name(driver))?)?;
+    let uid = ours["metadata"]["uid"].as_str().context("the pod has no uid")?.to_owned();
+    let mut all = process::all().into_iter();
+    all.find(|process| {
+        process.program().ends_with("libvirt_lxc")
+            && process.arguments.contains(&domain)
+            && process.cgroups().contains(&uid)
+    })
+    .with_context(|| format!("no container {domain}"))
+}
+
+/// The first process of a container.
+fn container_init(controller: &Process) -> Result<Process> {
+    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", controller.pid))?;
+    let pid = children.split_whitespace().next().context("the container is empty")?.parse()?;
+    Process::read(pid).context("the container ended")
+}
+
+fn runs_beside_the_others(host: &Host) -> Result<()> {
+    host.ferrovirt(&["image", "import", &container_archive()?.to_string_lossy()])?;
+    let label = |driver: &dyn Hypervisor| format!("hypervisor.node.kubevirt.io/{}", driver.name());
+    for driver in drivers() {
+        wait::until("the node to offer every hypervisor", wait::SOON, || {
+            let nodes: Value = serde_json::from_str(&host.kubectl(&["get", "nodes", "-o", "json"])?)?;
+            let metadata = &nodes["items"][0]["metadata"];
+            Ok(match metadata["labels"][label(driver)].as_str() {
+                Some("true") => wait::Seen::Yes(()),
+                _ => wait::Seen::Not(metadata["annotations"].to_string()),
+            })
+        })?;
+    }
+    for driver in drivers() {
+        host.apply(&machine(driver))?;
+    }
+    for driver in drivers() {
+        host.wait_running(&name(driver))?;
+    }
+    Ok(())
+}
+
+fn pods_differ_where_the_table_says(host: &Host) -> Result<()> {
+    let pod = |driver: &dyn Hypervisor| host.pod_of(&host.get("vmi", &name(driver))?);
+    for driver in drivers() {
+        let pod = pod(driver)?;
+        let (spec, container) = (&pod["spec"], &pod["spec"]["containers"][0]);
+        let image = container["image"].as_str().unwrap_or_default();
+        ensure!(image.starts_with(&format!("ferrovirt-launcher{}:", driver.image_suffix())), "image {image}");
+        let privileged = container["securityContext"]["privileged"] == true;
+        ensure!(privileged == driver.runs_privileged(), "privileged: {}", container["securityContext"]);
+        let user = if driver.runs_privileged() { 0 } else { 107 };
+        ensure!(spec["securityContext"]["runAsUser"] == user, "user: {}", spec["securityContext"]);
+        let wanted = format!("hypervisor.node.kubevirt.io/{}", driver.name());
+        ensure!(spec["nodeSelector"][&wanted] == "true", "node selector: {}", spec["nodeSelector"]);
+        let memory = container["resources"]["requests"]["memory"].as_str().unwrap_or_default();
+        let overhead = memory.parse::<u64>()?.saturating_sub(128 << 20);
+        ensure!(overhead > 0 && overhead < 300 << 20, "overhead: {overhead}");
+        if driver.device().is_none() {
+            let asked = container["resources"]["limits"].as_object().map(|limits| limits.len());
+            ensure!(asked.unwrap_or(0) == 0, "asks for {}", container["resources"]);
+        }
+    }
+    // And nowhere else.
+    let mut rest: Vec<Value> = vec![];
+    for driver in drivers() {
+        let mut spec = pod(driver)?["spec"].clone();
+        for pointer in [
+            "/containers/0/image",
+            "/containers/0/securityContext",
+            "/containers/0/resources",
+            "/containers/0/env",
+            "/securityContext",
+            "/nodeSelector",
+            "/hostname",
+        ] {
+            if let Some(field) = spec.pointer_mut(pointer) {
+                *field = Value::Null;
+            }
+        }
+        for volume in spec["volumes"].as_array_mut().into_iter().flatten().filter(|v| v["image"].is_object()) {
+            volume["image"] = Value::Null;
+        }
+        rest.push(spec);
+    }
+    ensure!(rest.windows(2).all(|pair| pair[0] == pair[1]), "other differences: {rest:#?}");
+    Ok(())
+}
+
+fn console_reaches_a_login(host: &Host) -> Result<()> {
+    each("console", &json!({}), |driver| {
+        let name = name(driver);
+        let mut console = host.console_on_terminal(&name)?;
+        console.login(&name)?;
+        ensure!(console.shell("hostname")? == name, "cloud-init did not set the host name");
+        let made = console.shell("cat /etc/made-by-runcmd")?;
+        ensure!(made.contains("made by runcmd"), "runcmd wrote {made:?}");
+        ensure!(console.shell("sudo id -u")? == "0", "no set-uid program works");
+        let memory: u64 =
+            console.shell("sed -n 's/^MemTotal: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo")?.trim().parse()?;
+        ensure!((90 << 10..=128 << 10).contains(&memory), "the guest sees {memory} KiB of memory");
+        console.line("exit")?;
+        console.expect(&format!("{name} login: "), wait::SOON)?;
+        console.leave()
+    })
+}
+
+fn network_reaches_the_guest(host: &Host) -> Result<()> {
+    each("network", &json!({}), |driver| {
+        let vmi = host.get("vmi", &name(driver))?;
+        let address: IpAddr =
+            vmi["status"]["interfaces"][0]["ipAddress"].as_str().context("the VMI has no address")?.parse()?;
+        let greeting = wait::until("the guest's ssh server", wait::SOON, || {
+            let mut greeting = [0; 4];
+            let answer =
+                TcpStream::connect_timeout(&(address, 22).into(), Duration::from_secs(2)).and_then(|mut stream| {
+                    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+                    stream.read_exact(&mut greeting)
+                });
+            Ok(answer.map_or_else(|error| wait::Seen::Not(error.to_string()), |()| wait::Seen::Yes(greeting)))
+        })?;
+        ensure!(&greeting == b"SSH-", "something else answers at {address}: {greeting:?}");
+        Ok(())
+    })
+}
+
+fn pause_and_resume(host: &Host) -> Result<()> {
+    each("pause", &json!({}), |driver| {
+        let name = name(driver);
+        let call = |verb: &str| {
+            let path =
+                format!("/apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachineinstances/{name}/{verb}");
+            host.try_kubectl(&["replace", "--raw", &path, "-f", "-"], "{}")?.success()
+        };
+        let paused = |vmi: &Value| {
+            let conditions = vmi["status"]["conditions"].as_array();
+            conditions.is_some_and(|all| all.iter().any(|c| c["type"] == "Paused" && c["status"] == "True"))
+        };
+        call("pause")?;
+        host.wait_for("vmi", &name, "to be paused", paused)?;
+        call("unpause")?;
+        host.wait_for("vmi", &name, "to go on", |vmi| !paused(vmi))?;
+        Ok(())
+    })
+}
+
+/// From inside, as root: what would be a way out must be closed.
+fn root_of_a_container_is_nobody_on_the_node(host: &Host) -> Result<()> {
+    for driver in drivers().filter(|driver| driver.guest() == Guest::Container) {
+        let name = name(driver);
+        let init = container_init(&hypervisor_process(host, driver)?)?;
+        ensure!(init.uid >= 0x2000_0000, "the guest's root is uid {} of the node", init.uid);
+        let own = Process::read(std::process::id().cast_signed()).context("this process is not in /proc")?;
+        for kind in ["pid", "mnt", "net", "user", "ipc", "uts"] {
+            ensure!(init.namespace(kind)? != own.namespace(kind)?, "the guest shares the node's {kind} namespace");
+        }
+        let mut console = host.console_on_terminal(&name)?;
+        console.login(&name)?;
+        for (attempt, what) in [
+            ("mknod /tmp/disk b 8 0", "made a disk's device node"),
+            ("mount -t ext4 /dev/vda /mnt", "mounted the node's disk"),
+            ("ls /proc/1/root/.oldroot/usr", "saw the launcher's root"),
+            ("sh -c 'echo -1 > /sys/fs/cgroup/memory/memory.limit_in_bytes'", "changed a memory limit"),
+            (
+                "sh -c 'for f in $(find /sys/fs/cgroup -name memory.limit_in_bytes); do echo -1 > $f && exit 0; done; exit 1'",
+                "changed its memory limit",
+            ),
+            ("sh -c 'echo a > /sys/fs/cgroup/devices/devices.allow'", "allowed itself devices"),
+            ("sh -c 'echo h > /proc/sysrq-trigger'", "reached the node's keyboard"),
+            ("sh -c 'echo 1 > /proc/sys/kernel/panic'", "changed the node's kernel"),
+            ("insmod /dev/null", "loaded a module"),
+            ("chown 4000000 /etc/hostname", "gave a file to a user outside its range"),
+        ] {
+            let said = console.shell(&format!("sudo {attempt} >/dev/null 2>&1 && echo got''in || echo kept''out"))?;
+            ensure!(said.contains("keptout"), "the guest {what}: {said}");
+        }
+        let seen: usize = console.shell("ls -d /proc/[0-9]* | wc -l")?.trim().parse()?;
+        ensure!(seen < 40, "the guest sees {seen} processes");
+        console.line("exit")?;
+        console.leave()?;
+    }
+    Ok(())
+}
+
+fn guest_outlives_the_host_process(host: &Host) -> Result<()> {
+    let before: Vec<i32> = drivers().map(|driver| Ok(hypervisor_process(host, driver)?.pid)).collect::<Result<_>>()?;
+    host.kill_up()?;
+    host.up()?;
+    for (driver, pid) in drivers().zip(before) {
+        host.wait_running(&name(driver))?;
+        ensure!(hypervisor_process(host, driver)?.pid == pid, "{} was started again", driver.name());
+    }
+    Ok(())
+}
+
+fn reboots_in_its_pod(host: &Host) -> Result<()> {
+    each("reboot", &json!({}), |driver| {
+        let name = name(driver);
+        let pod = host.pod_of(&host.get("vmi", &name)?)?;
+        let mut console = host.console_on_terminal(&name)?;
+        console.login(&name)?;
+        console.line("sudo reboot")?;
+        console.expect(manifest::USER_SPACE, wait::BOOT)?;
+        console.expect(&format!("{name} login: "), wait::BOOT)?;
+        console.leave()?;
+        let after = host.pod_of(&host.get("vmi", &name)?)?;
+        ensure!(pod["metadata"]["uid"] == after["metadata"]["uid"], "a reboot of the guest made a new pod");
+        Ok(())
+    })
+}
+
+fn stops_gracefully(host: &Host) -> Result<()> {
+    each("stop", &json!({}), |driver| {
+        let name = name(driver);
+        let vmi = host.get("vmi", &name)?;
+        let pod = host.pod_of(&vmi)?;
+        let uid = pod["metadata"]["uid"].as_str().context("the pod has no uid")?.to_owned();
+        let mut console = host.console(&name)?;
+        host.ferrovirt(&["stop", &name])?;
+        // busybox says so in both, and only on an orderly way down.
+        console.expect("The system is going down", wait::SOON)?;
+        host.wait_gone("vmi", &name)?;
+        wait::until("the pod to leave nothing", wait::SOON, || {
+            let left = leftovers::of_pod(&host.data_dir(), host.instance(), &uid)?;
+            Ok(if left.is_empty() { wait::Seen::Yes(()) } else { wait::Seen::Not(left.join("\n")) })
+        })
+    })
+}
+
+fn ends_with_its_launcher(host: &Host) -> Result<()> {
+    let containers = || drivers().filter(|driver| driver.guest() == Guest::Container);
+    for driver in containers() {
+        let name = name(driver);
+        host.ferrovirt(&["start", &name])?;
+        host.wait_running(&name)?;
+        let controller = hypervisor_process(host, driver)?;
+        let init = container_init(&controller)?;
+        host.launcher_of(&controller)?.kill()?;
+        wait::until("the container to end with its launcher", wait::SOON, || {
+            Ok(match controller.alive() || init.alive() {
+                false => wait::Seen::Yes(()),
+                true => wait::Seen::Not("it runs".into()),
+            })
+        })?;
+        host.ferrovirt(&["delete", "vm", &name])?;
+        host.wait_gone("vmi", &name)?;
+    }
+    Ok(())
+}
+
+fn refusals_say_what_to_do(host: &Host) -> Result<()> {
+    let container = drivers().find(|driver| driver.guest() == Guest::Container).context("no container driver")?;
+    let change = |what: &dyn Fn(&mut Value)| {
+        let mut vm = machine(container);
+        vm["metadata"]["name"] = json!("refused");
+        what(&mut vm["spec"]["template"]["spec"]);
+        host.try_kubectl(&["apply", "-f", "-"], &vm.to_string())?.failure()
+    };
+    let cases: [(&dyn Fn(&mut Value), &str); 4] = [
+        (&|spec| spec["hypervisor"] = json!("xen"), "available: qemu-kvm, lxc"),
+        (&|spec| spec["hypervisor"] = json!("acrn"), "there is no hypervisor"),
+        (
+            &|spec| {
+                spec["volumes"][0] =
+                    json!({ "name": "root", "hostDisk": { "path": "/etc/shadow", "type": "Disk", "capacity": "1Mi" } })
+            },
+            "files of the node are not given to containers",
+        ),
+        (
+            &|spec| spec["domain"]["devices"]["gpus"] = json!([{ "name": "g", "deviceName": "d" }]),
+            "devices of the node",
+        ),
+    ];
+    for (what, expected) in cases {
+        let said = change(what)?;
+        ensure!(said.contains(expected), "expected {expected:?} in: {said}");
+    }
+    // An administrator takes the driver back.
+    let set = |names: &[&str]| {
+        let names: Vec<Value> = names.iter().map(|name| json!({ "name": name })).collect();
+        let patch = json!({ "spec": { "configuration": { "hypervisors": names } } }).to_string();
+        host.kubectl(&["-n", "kubevirt", "patch", "kubevirt", "kubevirt", "--type", "merge", "-p", &patch])
+    };
+    set(&["qemu-kvm"])?;
+    let said = change(&|_| {});
+    set(&["qemu-kvm", container.name()])?;
+    let said = said?;
+    ensure!(said.contains("not admitted") && said.contains("spec.configuration.hypervisors"), "it said {said}");
+    Ok(())
+}
+
+fn privileged_pods_are_not_for_owners(host: &Host) -> Result<()> {
+    host.kubectl(&["create", "rolebinding", "owner", "--clusterrole=admin", "--user=owner"])?;
+    let pod = |privileged: bool| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "owners", "namespace": "default" },
+            "spec": { "containers": [{
+                "name": "compute", "image": "ferrovirt-launcher-lxc:any", "securityContext": { "privileged": privileged },
+            }] },
+        })
+    };
+    let as_owner = ["create", "--dry-run=server", "--as=owner", "-f", "-"];
+    host.try_kubectl(&as_owner, &pod(false).to_string())?.success()?;
+    let said = host.try_kubectl(&as_owner, &pod(true).to_string())?.failure()?;
+    ensure!(said.contains("pods/privileged"), "it said {said}");
+    host.kubectl(&["delete", "rolebinding", "owner"])?;
+    Ok(())
+}
