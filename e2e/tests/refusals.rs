@@ -82,6 +82,9 @@ fn too_much_memory_is_unschedulable(host: &Host) -> Result<()> {
     let vm = host.wait_status("huge", "ErrorUnschedulable")?;
     let why = format!("{}{}", vm["status"]["conditions"], host.get("vmi", "huge")?["status"]["conditions"]);
     ensure!(why.contains("memory"), "nothing says that memory is short: {why}");
+    let change = ["patch", "vmi", "huge", "--type", "merge", "-p", r#"{"spec":{"hypervisor":"lxc"}}"#];
+    let said = host.try_kubectl(&change, "")?.failure()?;
+    ensure!(said.contains("hypervisor of an instance cannot be changed"), "{said}");
     host.ferrovirt(&["delete", "vm", "huge"])?;
     host.wait_gone("vmi", "huge")
 }

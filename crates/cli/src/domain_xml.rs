@@ -4,7 +4,11 @@
 //! converter makes of the same input. Without it a node with hardware virtualization is assumed, and the result is what our
 //! launcher would define.
 
-use std::{collections::BTreeSet, fs, io::Read};
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{Read, Write},
+};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Args;
@@ -47,7 +51,9 @@ pub fn run(arguments: &DomainXmlArgs) -> Result<()> {
         let Some(vmi) = instance(document).with_context(|| format!("cannot read {file}"))? else {
             continue;
         };
-        println!("{}", convert(vmi, arguments, context.as_ref())?);
+        let xml = convert(vmi, arguments, context.as_ref())?;
+        // A reader that has seen enough closes the pipe; that is no failure.
+        let _ = writeln!(std::io::stdout(), "{xml}");
         printed += 1;
     }
     if printed == 0 {
@@ -148,7 +154,13 @@ fn documents(file: &str) -> Result<Vec<Value>> {
 
 /// The instance that a document is or would make; `None` for documents of other kinds.
 fn instance(document: Value) -> Result<Option<VirtualMachineInstance>> {
-    match document["kind"].as_str() {
+    // Without a kind, as test data has it, the shape tells.
+    let kind = match document["kind"].as_str() {
+        None if document["spec"]["domain"].is_object() => Some("VirtualMachineInstance"),
+        None if document["spec"]["template"].is_object() => Some("VirtualMachine"),
+        kind => kind,
+    };
+    match kind {
         Some("VirtualMachineInstance") => Ok(Some(serde_json::from_value(document)?)),
         Some("VirtualMachine") => {
             let vm: VirtualMachine = serde_json::from_value(document)?;
@@ -166,4 +178,47 @@ fn instance(document: Value) -> Result<Option<VirtualMachineInstance>> {
 
 fn arch(name: &str) -> Result<Arch, String> {
     Arch::parse(name).ok_or_else(|| "must be amd64, arm64 or s390x".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn arguments(arch: Option<Arch>) -> DomainXmlArgs {
+        DomainXmlArgs { file: String::new(), hypervisor: None, arch, context: None }
+    }
+
+    #[test]
+    fn machines_are_found_among_other_objects() {
+        let template = json!({"metadata": {"annotations": {"a": "b"}}, "spec": {"domain": {}}});
+        let vm = json!({"kind": "VirtualMachine", "metadata": {"name": "a"}, "spec": {"template": template}});
+        let vmi = instance(vm).unwrap().unwrap();
+        assert_eq!(vmi.metadata.name.as_deref(), Some("a"));
+        assert!(vmi.metadata.annotations.is_some_and(|annotations| annotations.contains_key("a")));
+        assert!(instance(json!({"spec": {"domain": {}}})).unwrap().is_some());
+        assert!(instance(json!({"kind": "Secret"})).unwrap().is_none());
+        assert!(instance(json!({"metadata": {}})).is_err());
+    }
+
+    #[test]
+    fn a_node_with_all_that_is_needed_is_assumed() {
+        let vmi = json!({
+            "metadata": {"name": "a"},
+            "spec": {
+                "domain": {"memory": {"guest": "64Mi"}, "devices": {"disks": [{"name": "root"}]}},
+                "volumes": [{"name": "root", "containerDisk": {"image": "x"}}],
+            },
+        });
+        let vmi: VirtualMachineInstance = serde_json::from_value(vmi).unwrap();
+        for arch in [Arch::X86_64, Arch::Aarch64, Arch::S390x] {
+            let xml = convert(vmi.clone(), &arguments(Some(arch)), None).unwrap();
+            assert!(xml.contains(&format!("arch=\"{}\"", arch.name())), "{xml}");
+            assert!(xml.contains("<interface type=\"ethernet\">"), "{xml}");
+        }
+        let mut unknown = vmi;
+        unknown.spec.hypervisor = Some("acrn".into());
+        assert!(convert(unknown, &arguments(None), None).unwrap_err().to_string().contains("available: qemu-kvm"));
+    }
 }

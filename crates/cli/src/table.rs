@@ -1,5 +1,7 @@
 //! Tables for people: columns as wide as their widest cell.
 
+use std::io::Write;
+
 /// Prints rows under a header.
 pub fn print(header: &[String], rows: &[Vec<String>]) {
     let mut widths: Vec<usize> = header.iter().map(|h| h.chars().count()).collect();
@@ -8,12 +10,16 @@ pub fn print(header: &[String], rows: &[Vec<String>]) {
             *width = (*width).max(cell.chars().count());
         }
     }
+    let mut text = String::new();
     for row in std::iter::once(header).chain(rows.iter().map(Vec::as_slice)) {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(&widths) {
             line.push_str(cell);
             line.extend(std::iter::repeat_n(' ', width + 3 - cell.chars().count().min(*width)));
         }
-        println!("{}", line.trim_end());
+        text.push_str(line.trim_end());
+        text.push('\n');
     }
+    // A reader that has seen enough, such as `head`, closes the pipe; that is no failure.
+    let _ = std::io::stdout().write_all(text.as_bytes());
 }

@@ -73,6 +73,9 @@ pub static FEATURES: &[Feature] = &[
             disk.changed_block_tracking == Some(true)
         })
     }),
+    feature("containerDisk", |spec| {
+        each(&spec.volumes, "volumes", "containerDisk", |volume| volume.container_disk.is_some())
+    }),
     feature("containerPath", |spec| {
         each(&spec.volumes, "volumes", "containerPath", |volume| volume.container_path.is_some())
     }),

@@ -2,6 +2,7 @@
 //!
 //! How libvirt is started for it is the launcher's side (`launcher::LibvirtRuntime`).
 
+mod cloud_hypervisor;
 mod lxc;
 mod qemu_kvm;
 
@@ -109,7 +110,7 @@ pub static KNOWN: [Known; 11] = [
     missing("hyperv", "is a remote machine: libvirt has no local driver for it"),
     missing("virtuozzo", "needs Virtuozzo's own kernel and dispatcher on the node"),
     missing("bhyve", "runs on FreeBSD only"),
-    missing("cloud-hypervisor", "not written yet: needs a conversion for libvirt's ch driver and an image with it"),
+    Known { name: "cloud-hypervisor", driver: Ok(&cloud_hypervisor::CloudHypervisor) },
 ];
 
 /// The driver of this name, if there is one.
@@ -142,7 +143,7 @@ mod tests {
     fn a_name_without_a_driver_is_refused_with_what_there_is() {
         assert!(hypervisor(DEFAULT).is_some());
         for (name, expected) in
-            [("xen", "control domain; available: qemu-kvm, lxc"), ("acrn", "no hypervisor \"acrn\"")]
+            [("xen", "control domain; available: qemu-kvm, lxc, cloud-hypervisor"), ("acrn", "no hypervisor \"acrn\"")]
         {
             let error = find(name).err().unwrap_or_default();
             assert!(error.contains(expected), "{error}");

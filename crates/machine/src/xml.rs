@@ -3,6 +3,7 @@
 //! For `qemu-kvm` the text equals what KubeVirt's launcher hands to libvirt for the same VMI, element order included: the
 //! order below is that of its schema, not of libvirt's documentation.
 
+pub(crate) mod cloud_hypervisor;
 mod devices;
 mod disk;
 mod element;

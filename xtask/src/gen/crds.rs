@@ -37,6 +37,9 @@ pub fn generate(schemas: &Path, descriptions: &str) -> Result<Files> {
     Ok(files)
 }
 
+/// The hypervisor of an instance that names none.
+const DEFAULT_HYPERVISOR: &str = "qemu-kvm";
+
 fn build_schema(kind: &CrdKind, upstream: &Value, descriptions: &Descriptions) -> Result<Value> {
     let mut schema = without_descriptions(upstream);
     for spec in kind.vmi_specs {
@@ -49,6 +52,9 @@ fn build_schema(kind: &CrdKind, upstream: &Value, descriptions: &Descriptions) -
     }
     if kind.kind == "KubeVirt" {
         widen_hypervisors(&mut schema)?;
+    }
+    if kind.kind == "VirtualMachineInstance" {
+        keep_hypervisor(&mut schema)?;
     }
     for (path, text) in descriptions {
         for target in targets(kind, path) {
@@ -68,6 +74,20 @@ fn widen_hypervisors(schema: &mut Value) -> Result<()> {
     ensure!(list.remove("maxItems").is_some(), "upstream admits several hypervisors now; drop this");
     let name = list.get_mut("items").and_then(|items| items.pointer_mut("/properties/name")?.as_object_mut());
     ensure!(name.and_then(|name| name.remove("enum")).is_some(), "upstream admits any hypervisor now; drop this");
+    Ok(())
+}
+
+/// A machine cannot change what runs it while it runs, and an instance runs all its life.
+fn keep_hypervisor(schema: &mut Value) -> Result<()> {
+    let spec = lookup(schema, "spec").context("no spec")?;
+    ensure!(spec.get("x-kubernetes-validations").is_none(), "upstream has rules for the spec now; add ours to them");
+    let of = |object: &str| format!("(has({object}.hypervisor) ? {object}.hypervisor : '{DEFAULT_HYPERVISOR}')");
+    spec["x-kubernetes-validations"] = json!([{
+        "rule": format!("{} == {}", of("self"), of("oldSelf")),
+        "message": "the hypervisor of an instance cannot be changed; change the VM's template and restart the VM",
+        "fieldPath": ".hypervisor",
+        "reason": "FieldValueForbidden",
+    }]);
     Ok(())
 }
 

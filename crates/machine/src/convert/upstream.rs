@@ -72,6 +72,11 @@ pub(super) fn context(data: &Value, arch: Arch) -> Result<Context, serde_json::E
             fields.insert(name.into(), nested(value));
         }
     }
+    if let Some(Value::Object(images)) = fields.remove("disksInfo") {
+        // Its keys are names of volumes.
+        let images = images.into_iter().map(|(name, image)| (name, nested(image))).collect();
+        fields.insert("disksInfo".into(), Value::Object(images));
+    }
     let mut devices = |name: &str| -> Result<Vec<HostDevice>, serde_json::Error> {
         let devices: Option<Vec<WireHostDevice>> = serde_json::from_value(fields.remove(name).unwrap_or_default())?;
         Ok(devices.unwrap_or_default().into_iter().map(HostDevice::from).collect())

@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod cloud_hypervisor;
 mod container;
 mod documentation;
+mod example_driver;
 mod libvirt;
 mod machines;
 mod random;
