@@ -9,6 +9,7 @@ mod metrics;
 mod notes;
 mod replicaset;
 mod storage;
+mod versions;
 mod vm;
 mod vmi;
 
@@ -19,13 +20,13 @@ use kube::Client;
 pub use cluster::Settings;
 pub use metrics::Metrics;
 
-/// Shared by all controllers.
-#[derive(Clone)]
+/// Of one controller.
 pub(crate) struct Context {
     pub client: Client,
     pub cluster: cluster::Cluster,
     pub notes: notes::Notes,
     pub metrics: Metrics,
+    pub versions: versions::Versions,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +63,7 @@ pub async fn run(
     let notes = notes::Notes::new(client.clone(), "virt-controller");
     let cluster = cluster::Cluster::start(client.clone(), settings);
     cluster.tell(&metrics);
-    let context = Arc::new(Context { client, cluster, notes, metrics });
+    let context = Arc::new(Context { client, cluster, notes, metrics, versions: Default::default() });
     match part {
         Part::VirtualMachines => vm::run(context, shutdown).await,
         Part::Instances => vmi::run(context, shutdown).await,

@@ -15,7 +15,7 @@ impl Notes {
         Self(Recorder::new(client, Reporter { controller: component.into(), instance: None }))
     }
 
-    pub(crate) async fn publish(&self, about: &ObjectReference, note: Note) {
+    pub(crate) fn publish(&self, about: &ObjectReference, note: Note) {
         let event = Event {
             type_: match note.kind {
                 NoteKind::Normal => EventType::Normal,
@@ -26,8 +26,11 @@ impl Notes {
             action: note.reason.into(),
             secondary: None,
         };
-        if let Err(error) = self.0.publish(&event, about).await {
-            tracing::debug!(%error, reason = event.reason, "event not recorded");
-        }
+        let (recorder, about) = (self.0.clone(), about.clone());
+        tokio::spawn(async move {
+            if let Err(error) = recorder.publish(&event, &about).await {
+                tracing::debug!(%error, reason = event.reason, "event not recorded");
+            }
+        });
     }
 }

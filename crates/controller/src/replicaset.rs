@@ -114,7 +114,7 @@ async fn reconcile(set: Arc<VirtualMachineInstanceReplicaSet>, state: Arc<State>
         }
     }
     for note in notes {
-        context.notes.publish(&set.object_ref(&()), note).await;
+        context.notes.publish(&set.object_ref(&()), note);
     }
     match failed {
         Some((_, error)) => Err(error),

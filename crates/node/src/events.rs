@@ -15,16 +15,16 @@ impl Events {
     }
 
     pub(crate) async fn created(&self, vmi: &VirtualMachineInstance) {
-        self.publish(vmi, EventType::Normal, sync_event::CREATED, "VirtualMachineInstance defined.").await;
+        self.publish(vmi, EventType::Normal, sync_event::CREATED, "VirtualMachineInstance defined.");
     }
 
     pub(crate) async fn started(&self, vmi: &VirtualMachineInstance) {
-        self.publish(vmi, EventType::Normal, sync_event::STARTED, "VirtualMachineInstance started.").await;
+        self.publish(vmi, EventType::Normal, sync_event::STARTED, "VirtualMachineInstance started.");
     }
 
     pub(crate) async fn shutting_down(&self, vmi: &VirtualMachineInstance) {
         let message = "Signaled Graceful Shutdown";
-        self.publish(vmi, EventType::Normal, sync_event::SHUTTING_DOWN, message).await;
+        self.publish(vmi, EventType::Normal, sync_event::SHUTTING_DOWN, message);
     }
 
     pub(crate) async fn stopped(&self, vmi: &VirtualMachineInstance, succeeded: bool, why: &str) {
@@ -32,18 +32,22 @@ impl Events {
             true => (EventType::Normal, "The VirtualMachineInstance was shut down.".to_owned()),
             false => (EventType::Warning, format!("The VirtualMachineInstance crashed: {why}.")),
         };
-        self.publish(vmi, kind, sync_event::STOPPED, &message).await;
+        self.publish(vmi, kind, sync_event::STOPPED, &message);
     }
 
     pub(crate) async fn failed(&self, vmi: &VirtualMachineInstance, why: &str) {
-        self.publish(vmi, EventType::Warning, sync_event::SYNC_FAILED, why).await;
+        self.publish(vmi, EventType::Warning, sync_event::SYNC_FAILED, why);
     }
 
-    async fn publish(&self, vmi: &VirtualMachineInstance, type_: EventType, reason: &str, message: &str) {
+    fn publish(&self, vmi: &VirtualMachineInstance, type_: EventType, reason: &str, message: &str) {
         let event =
             Event { type_, reason: reason.into(), note: Some(message.into()), action: reason.into(), secondary: None };
-        if let Err(error) = self.0.publish(&event, &vmi.object_ref(&())).await {
-            tracing::debug!(%error, reason, "event not recorded");
-        }
+        // Nobody waits for an event, least of all the guest that it is about.
+        let (recorder, about) = (self.0.clone(), vmi.object_ref(&()));
+        tokio::spawn(async move {
+            if let Err(error) = recorder.publish(&event, &about).await {
+                tracing::debug!(%error, reason = event.reason, "event not recorded");
+            }
+        });
     }
 }

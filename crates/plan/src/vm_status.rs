@@ -56,7 +56,7 @@ pub(crate) fn fill(status: &mut VirtualMachineStatus, shown: &Shown<'_>) -> bool
     status.ready = ready.is_some_and(|c| c.status == "True");
     let (reason, message) = match (ready, vmi, &shown.waiting) {
         (Some(c), ..) => (c.reason.as_str(), c.message.as_str()),
-        (None, Some(_), _) => (names::reason::GUEST_NOT_RUNNING, "the guest is not running"),
+        (None, Some(_), _) => (names::reason::GUEST_NOT_RUNNING, "the guest is not running yet"),
         (None, None, Some(Waiting::Provisioning(what))) => ("Provisioning", what.as_str()),
         (None, None, Some(Waiting::Failed(what))) => (printable::DATA_VOLUME_ERROR, what.as_str()),
         (None, None, _) if shown.creating => (names::reason::GUEST_NOT_RUNNING, "the guest is not running yet"),

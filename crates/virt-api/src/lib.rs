@@ -90,7 +90,7 @@ pub struct VirtApi {
 
 impl VirtApi {
     pub fn new(client: Client, nodes: Arc<dyn Nodes>) -> Self {
-        let configuration = configuration::Configuration::follow(client.clone());
+        let configuration = configuration::Configuration::new(client.clone());
         Self { client, nodes, configuration }
     }
 

@@ -39,13 +39,19 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()
 }
 
 async fn reconcile(seen: Arc<VirtualMachine>, context: Arc<Context>) -> Result<controller::Action, Error> {
+    if context.versions.is_stale(&seen.metadata) {
+        return Ok(controller::Action::await_change());
+    }
     let namespace = seen.namespace().ok_or(Error::Missing("namespace"))?;
     let name = seen.name_any();
     let client = &context.client;
     let vms = Api::<VirtualMachine>::namespaced(client.clone(), &namespace);
     let vmis = Api::<VirtualMachineInstance>::namespaced(client.clone(), &namespace);
     let vm = match apply::hold(&vms, &seen).await? {
-        Some(held) => Arc::new(held),
+        Some(held) => {
+            context.versions.wrote(&held.metadata);
+            Arc::new(held)
+        }
         None => seen,
     };
 
@@ -85,14 +91,14 @@ async fn reconcile(seen: Arc<VirtualMachine>, context: Arc<Context>) -> Result<c
     if status != vm.status && (vm.metadata.deletion_timestamp.is_none() || vmi.is_some()) {
         let patch = json!({ "status": status_patch(&vm.status, &status)? });
         match vms.patch_status(&name, &PatchParams::default(), &versioned_patch(&vm.metadata, patch)).await {
-            Ok(_) => {}
+            Ok(written) => context.versions.wrote(&written.metadata),
             // A newer version is on its way to us, and it will be reconciled.
             Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => {}
             Err(error) => return Err(error.into()),
         }
     }
     for note in notes {
-        context.notes.publish(&vm.object_ref(&()), note).await;
+        context.notes.publish(&vm.object_ref(&()), note);
     }
     match failed {
         Some(error) => Err(error),

@@ -45,6 +45,9 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()
 
 async fn reconcile(vmi: Arc<VirtualMachineInstance>, context: Arc<Context>) -> Result<controller::Action, Error> {
     context.metrics.phases().observe(&vmi);
+    if context.versions.is_stale(&vmi.metadata) {
+        return Ok(controller::Action::await_change());
+    }
     let namespace = vmi.namespace().ok_or(Error::Missing("namespace"))?;
     let pods = Api::<Pod>::namespaced(context.client.clone(), &namespace);
     let pod = pods.get_opt(&pod::name(&vmi)).await?;
@@ -77,13 +80,13 @@ async fn reconcile(vmi: Arc<VirtualMachineInstance>, context: Arc<Context>) -> R
     if patch != json!({}) {
         let vmis = Api::<VirtualMachineInstance>::namespaced(context.client.clone(), &namespace);
         match vmis.patch(&vmi.name_any(), &PatchParams::default(), &versioned_patch(&vmi.metadata, patch)).await {
-            Ok(_) => {}
+            Ok(written) => context.versions.wrote(&written.metadata),
             Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => {}
             Err(error) => return Err(error.into()),
         }
     }
     for note in plan.notes {
-        context.notes.publish(&vmi.object_ref(&()), note).await;
+        context.notes.publish(&vmi.object_ref(&()), note);
     }
     Ok(plan.requeue.map_or_else(controller::Action::await_change, controller::Action::requeue))
 }

@@ -101,6 +101,12 @@ async fn paused(cluster: &Cluster) -> Result<()> {
     let vm = wait_status(cluster, "held", "Paused").await?;
     let paused = condition(&vm, "Paused").context("no Paused condition")?;
     ensure!(paused.reason == "PausedIOError", "{paused:?}");
+    // What no part of ours writes is shown for what it is.
+    create(cluster, self::vm("strange", "Always")).await?;
+    wait_status(cluster, "strange", "Running").await?;
+    let unknown = Patch::Merge(json!({ "status": { "phase": "Unknown" } }));
+    cluster.vmis().patch("strange", &PatchParams::default(), &unknown).await?;
+    wait_status(cluster, "strange", "Unknown").await?;
     Ok(())
 }
 
