@@ -35,6 +35,7 @@ enum SessionError {
 }
 
 /// Messages for the writing task of a session.
+#[allow(clippy::large_enum_variant)]
 enum Outgoing {
     Frame(ServerFrame),
     Subscribe,

@@ -81,6 +81,8 @@ pub enum Request {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+// A frame lives from its decoding to its use, one at a time: its size costs nothing.
+#[allow(clippy::large_enum_variant)]
 #[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum ServerFrame {
     Reply {

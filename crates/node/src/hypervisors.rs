@@ -32,8 +32,11 @@ pub(crate) fn guest(vmi: &VirtualMachineInstance) -> Guest {
     hypervisor::hypervisor(name).map_or(Guest::Machine, |driver| driver.guest())
 }
 
+/// Keys with their values.
+type Pairs = Vec<(String, Value)>;
+
 /// Labels for what runs here, annotations for what does not; both taken back where they are no longer true.
-pub(crate) fn labels_and_annotations(found: &Hypervisors) -> (Vec<(String, Value)>, Vec<(String, Value)>) {
+pub(crate) fn labels_and_annotations(found: &Hypervisors) -> (Pairs, Pairs) {
     let key = |name: &str| format!("{}{name}", names::HYPERVISOR_LABEL);
     let mut labels = vec![];
     let mut annotations = vec![];

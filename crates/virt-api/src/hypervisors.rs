@@ -16,9 +16,7 @@ pub(crate) fn not_admitted(configuration: &KubeVirtConfiguration, object: &Value
     };
     let name = spec["hypervisor"].as_str().unwrap_or(hypervisor::DEFAULT);
     // One that does not exist is the feature table's to refuse.
-    if hypervisor::hypervisor(name).is_none() {
-        return None;
-    }
+    hypervisor::hypervisor(name)?;
     let listed: Vec<String> = configuration.hypervisors.iter().map(|entry| entry.name.clone()).collect();
     judge(name, &listed).map(|message| Cause {
         reason: "FieldValueNotSupported",

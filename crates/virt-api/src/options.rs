@@ -21,6 +21,7 @@ pub(crate) async fn bytes(request: Request<Body>) -> Result<bytes::Bytes, Respon
     Ok(body.map_err(|error| answer::bad_request(&format!("cannot read the request: {error}")))?.to_bytes())
 }
 
+#[allow(clippy::result_large_err)]
 pub(crate) fn is_dry_run(values: &[String]) -> Result<bool, Response<Body>> {
     match values.iter().find(|value| *value != "All") {
         Some(value) => {
