@@ -140,7 +140,7 @@ fn inputs(c: &mut Conversion<'_>) -> Vec<Input> {
             address: None,
         });
     }
-    if !has_graphics(c) {
+    if !wants_graphics(c) {
         return inputs;
     }
     let plain = |kind: &str, bus: &str| Input { kind: kind.into(), bus: bus.into(), ..Input::default() };
@@ -208,7 +208,11 @@ fn tpm(c: &Conversion<'_>) -> Option<Tpm> {
 
 fn has_graphics(c: &Conversion<'_>) -> bool {
     // QEMU for a foreign architecture may come without a video card.
-    !c.ctx.allow_cross_arch_emulation && c.vmi.spec.domain.devices.autoattach_graphics_device != Some(false)
+    wants_graphics(c) && !c.ctx.allow_cross_arch_emulation
+}
+
+fn wants_graphics(c: &Conversion<'_>) -> bool {
+    c.vmi.spec.domain.devices.autoattach_graphics_device != Some(false)
 }
 
 fn has_serial(c: &Conversion<'_>) -> bool {

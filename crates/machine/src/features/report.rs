@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use ferrovirt_api::names;
 use serde::Serialize;
 
 use super::{FEATURES, Gap};
@@ -51,12 +52,9 @@ pub struct Support {
     pub reason: Option<&'static str>,
 }
 
-/// Prefix of the labels by which nodes say which hypervisors they can run.
-const NODE_LABEL: &str = "hypervisor.node.kubevirt.io/";
-
 /// The label of nodes that can run the hypervisor.
 pub fn node_label(hypervisor: &str) -> String {
-    format!("{NODE_LABEL}{hypervisor}")
+    format!("{}{hypervisor}", names::HYPERVISOR_LABEL)
 }
 
 /// All hypervisors of the list with all features.
