@@ -135,7 +135,8 @@ fn what_a_container_would_miss_is_refused_with_its_field() {
             object.pointer_mut(parent).unwrap()[field] = value;
         }
     };
-    let cases: Vec<(Box<dyn FnOnce(&mut Value)>, &str)> = vec![
+    type Change = Box<dyn FnOnce(&mut Value)>;
+    let cases: Vec<(Change, &str)> = vec![
         (Box::new(volume(json!({"hostDisk": {"path": "/etc/shadow", "type": "Disk"}}))), "spec.volumes[2].hostDisk"),
         (Box::new(volume(json!({"secret": {"secretName": "s"}}))), "spec.volumes[2]"),
         (Box::new(volume(json!({"emptyDisk": {"capacity": "1Gi"}}))), "spec.volumes[2].emptyDisk"),
