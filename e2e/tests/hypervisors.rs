@@ -30,6 +30,7 @@ const CASES: &[Case] = &[
     ("root_of_a_container_is_nobody_on_the_node", root_of_a_container_is_nobody_on_the_node),
     ("guest_outlives_the_host_process", guest_outlives_the_host_process),
     ("reboots_in_its_pod", reboots_in_its_pod),
+    ("guest_outlives_its_daemon", guest_outlives_its_daemon),
     ("stops_gracefully", stops_gracefully),
     ("ends_with_its_launcher", ends_with_its_launcher),
     ("refusals_say_what_to_do", refusals_say_what_to_do),
@@ -46,6 +47,7 @@ const EMBEDDED_ONLY: &[(&str, &str)] = &[
     ("root_of_a_container_is_nobody_on_the_node", REASON),
     ("guest_outlives_the_host_process", REASON),
     ("reboots_in_its_pod", REASON),
+    ("guest_outlives_its_daemon", REASON),
     ("stops_gracefully", REASON),
     ("ends_with_its_launcher", REASON),
     ("refusals_say_what_to_do", REASON),
@@ -318,6 +320,36 @@ fn reboots_in_its_pod(host: &Host) -> Result<()> {
     })
 }
 
+/// Killed three times, the daemon is started anew each time, and somebody is told.
+fn guest_outlives_its_daemon(host: &Host) -> Result<()> {
+    each("daemon", &json!({}), |driver| {
+        let name = name(driver);
+        let guest = hypervisor_process(host, driver)?;
+        let launcher = host.launcher_of(&guest)?;
+        let daemon = || process::all().into_iter().find(|p| p.parent == launcher.pid && p.program() == "libvirtd");
+        let mut last = 0;
+        for _ in 0..3 {
+            let found = wait::until("a new libvirt daemon", wait::SOON, || {
+                Ok(match daemon().filter(|found| found.pid != last) {
+                    Some(found) => wait::Seen::Yes(found),
+                    None => wait::Seen::Not("none".into()),
+                })
+            })?;
+            last = found.pid;
+            found.kill()?;
+        }
+        let told = |vmi: &Value| {
+            let conditions = vmi["status"]["conditions"].as_array();
+            conditions.is_some_and(|all| all.iter().any(|c| c["reason"] == "LibvirtUnstable"))
+        };
+        host.wait_for("vmi", &name, "a condition about the daemon", told)?;
+        let events = host.kubectl(&["get", "events"])?;
+        ensure!(events.contains("libvirt's daemon ended"), "no event says so: {events}");
+        ensure!(guest.alive(), "the guest ended with its daemon");
+        Ok(())
+    })
+}
+
 fn stops_gracefully(host: &Host) -> Result<()> {
     each("stop", &json!({}), |driver| {
         let name = name(driver);
@@ -360,10 +392,14 @@ fn ends_with_its_launcher(host: &Host) -> Result<()> {
 fn refusals_say_what_to_do(host: &Host) -> Result<()> {
     let container = drivers().find(|driver| driver.guest() == Guest::Container).context("no container driver")?;
     let change = |what: &dyn Fn(&mut Value)| {
-        let mut vm = machine(container);
-        vm["metadata"]["name"] = json!("refused");
-        what(&mut vm["spec"]["template"]["spec"]);
-        host.try_kubectl(&["apply", "-f", "-"], &vm.to_string())?.failure()
+        // An instance, because a VM that asks for too much is only warned about it.
+        let mut spec = machine(container)["spec"]["template"]["spec"].clone();
+        what(&mut spec);
+        let vmi = json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+            "metadata": { "name": "refused", "namespace": "default" }, "spec": spec,
+        });
+        host.try_kubectl(&["create", "-f", "-"], &vmi.to_string())?.failure()
     };
     let cases: [(&dyn Fn(&mut Value), &str); 4] = [
         (&|spec| spec["hypervisor"] = json!("xen"), "available: qemu-kvm, lxc"),

@@ -212,7 +212,10 @@ impl Lifecycle {
             DomainEvent::IoError { disk, reason } => {
                 self.set_message(&format!("disk {disk} reported an error: {reason}"));
             }
-            DomainEvent::DaemonLost(why) => self.set_message(&format!("the libvirt daemon restarts: {why}")),
+            DomainEvent::DaemonLost(why) => {
+                self.state.daemon_losses += 1;
+                self.set_message(&format!("the libvirt daemon restarts: {why}"));
+            }
             DomainEvent::Observed(observed) => {
                 if self.state.message.take().is_some() {
                     self.changed();

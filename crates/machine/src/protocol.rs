@@ -140,6 +140,9 @@ pub struct MachineState {
     pub stop_reason: Option<StopReason>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_reason: Option<PauseReason>,
+    /// How often libvirt's daemon ended under the running machine and had to be started again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub daemon_losses: u32,
     /// `qemu`, `kvm`, … as libvirt runs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub virt_type: Option<String>,
@@ -152,6 +155,10 @@ pub struct MachineState {
     /// What the guest agent told, while it is connected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<GuestFacts>,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]

@@ -369,6 +369,9 @@ async fn mirror(
     if vmi.status.phase != phase::RUNNING {
         context.events.started(vmi).await;
     }
+    if let Some(trouble) = status::daemon_trouble(state) {
+        context.events.failed(vmi, &trouble).await;
+    }
     Ok(())
 }
 

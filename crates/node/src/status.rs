@@ -50,6 +50,21 @@ impl End {
 }
 
 /// Writes the machine's state into the status while it runs.
+/// A daemon that ends so often ends again; before, a new one makes up for it.
+const TOO_MANY_LOSSES: u32 = 3;
+pub(crate) const DAEMON_UNSTABLE: &str = "LibvirtUnstable";
+
+/// What to say about a daemon that does not stay up. The guest does not depend on it.
+pub(crate) fn daemon_trouble(state: &MachineState) -> Option<String> {
+    (state.daemon_losses >= TOO_MANY_LOSSES).then(|| {
+        format!(
+            "libvirt's daemon ended {} times; the guest runs on, and a new daemon was started each time. Look at the log of the \
+             launcher pod for the reason, and restart the VM when it suits",
+            state.daemon_losses
+        )
+    })
+}
+
 pub(crate) fn mirror(
     status: &mut VirtualMachineInstanceStatus,
     vmi: &VirtualMachineInstance,
@@ -77,6 +92,9 @@ pub(crate) fn mirror(
         if !probed {
             set_vmi(&mut status.conditions, now, condition::READY, true, "", "");
         }
+    }
+    if let Some(message) = daemon_trouble(state) {
+        set_vmi(&mut status.conditions, now, condition::SYNCHRONIZED, false, DAEMON_UNSTABLE, &message);
     }
     match emulation {
         Some(why) => {

@@ -38,6 +38,8 @@ const DESTROY_WAIT: Duration = Duration::from_secs(12);
 /// How often, and how many times, a domain is looked at again after a new daemon found it.
 const SECOND_LOOK: Duration = Duration::from_millis(500);
 const SECOND_LOOKS: u32 = 40;
+/// How many attempts to start a daemon are enough to know.
+const FRUITLESS: u32 = 3;
 const RESTART_FIRST: Duration = Duration::from_millis(50);
 const RESTART_MOST: Duration = Duration::from_secs(5);
 
@@ -58,6 +60,8 @@ pub struct LibvirtBackend {
 enum Link {
     Up(Connection),
     Down(String),
+    /// It did not start in several attempts. There will be more, but nobody needs to wait for them.
+    Failed(String),
 }
 
 /// What the daemon task needs to know.
@@ -94,7 +98,7 @@ impl LibvirtBackend {
 
     async fn connection(&self) -> Result<Connection, DomainError> {
         let mut link = self.link.clone();
-        let up = tokio::time::timeout(DAEMON_WAIT, link.wait_for(|link| matches!(link, Link::Up(_)))).await;
+        let up = tokio::time::timeout(DAEMON_WAIT, link.wait_for(|link| !matches!(link, Link::Down(_)))).await;
         if let Ok(Ok(link)) = up
             && let Link::Up(connection) = &*link
         {
@@ -102,7 +106,7 @@ impl LibvirtBackend {
         }
         match &*self.link.borrow() {
             Link::Up(connection) => Ok(connection.clone()),
-            Link::Down(why) => Err(DomainError::NoDaemon(why.clone())),
+            Link::Down(why) | Link::Failed(why) => Err(DomainError::NoDaemon(why.clone())),
         }
     }
 
@@ -258,10 +262,11 @@ async fn supervise(
         link.send_replace(Link::Down(format!("cannot write its configuration: {error}")));
     }
     let mut pause = RESTART_FIRST;
+    let mut failures = 0;
     loop {
         match up(children, *runtime, dirs).await {
             Ok((mut daemon, connection, mut stream)) => {
-                pause = RESTART_FIRST;
+                (pause, failures) = (RESTART_FIRST, 0);
                 let found = backend.domain_name().map(|name| (connection.clone(), name));
                 if let Some((connection, name)) = &found
                     && let Some(observed) = observe(connection, name).await
@@ -283,7 +288,8 @@ async fn supervise(
             Err(error) => {
                 let why = chain(&error);
                 tracing::error!(error = why, "libvirt does not start");
-                link.send_replace(Link::Down(why));
+                failures += 1;
+                link.send_replace(if failures < FRUITLESS { Link::Down(why) } else { Link::Failed(why) });
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(RESTART_MOST);
             }
