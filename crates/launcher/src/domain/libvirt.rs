@@ -289,6 +289,9 @@ async fn supervise(
                 let why = chain(&error);
                 tracing::error!(error = why, "libvirt does not start");
                 failures += 1;
+                if backend.domain_name().is_some() {
+                    let _ = events.send(DomainEvent::DaemonLost(why.clone()));
+                }
                 link.send_replace(if failures < FRUITLESS { Link::Down(why) } else { Link::Failed(why) });
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(RESTART_MOST);
