@@ -4,7 +4,13 @@
 //! The launcher's `probe` runs as a pod, with the same image, user and devices as every VM, because libvirt's answer
 //! depends on all of them. What it leaves behind is mounted read only into every launcher.
 
-use std::{fs, os::unix::fs::MetadataExt, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::MetadataExt,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, bail};
 use ferrovirt_machine::hypervisor::{self, Hypervisor};
@@ -25,6 +31,7 @@ const KEY: &str = "key";
 const USER: u32 = 107;
 /// Programs that come, go or change are seen after so long.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
+const LONGEST_REST: Duration = Duration::from_secs(3600);
 /// Shortens [`LOOK_AGAIN`] for tests.
 const LOOK_AGAIN_VARIABLE: &str = "FERROVIRT_PROBE_SECONDS";
 
@@ -33,15 +40,26 @@ pub async fn run(client: Client, paths: Paths, launcher_image: String, kvm: bool
     let seconds = std::env::var(LOOK_AGAIN_VARIABLE).ok().and_then(|text| text.parse().ok());
     let pause = seconds.map_or(LOOK_AGAIN, Duration::from_secs);
     let mut known = String::new();
+    // What failed fails again; it is tried less and less often, until something changes.
+    let mut rest: BTreeMap<&str, (Instant, Duration)> = BTreeMap::new();
     loop {
         let key = key(&launcher_image, kvm);
         for driver in hypervisor::KNOWN.iter().filter_map(|known| known.driver.ok()) {
             let works = matches!(found.borrow().get(driver.name()), Some(None));
-            if works && known == key {
+            let resting = rest.get(driver.name()).is_some_and(|(until, _)| Instant::now() < *until);
+            if known == key && (works || resting) {
                 continue;
             }
             let probe = Probe { client: &client, paths: &paths, launcher_image: &launcher_image, kvm, driver };
             let result = probe.run(&key).await.err().map(|error| format!("{error:#}"));
+            match &result {
+                None => drop(rest.remove(driver.name())),
+                Some(_) => {
+                    let (_, delay) = rest.get(driver.name()).copied().unwrap_or((Instant::now(), pause / 2));
+                    let delay = (delay * 2).min(LONGEST_REST);
+                    rest.insert(driver.name(), (Instant::now() + delay, delay));
+                }
+            }
             if let Some(error) = &result {
                 tracing::warn!(hypervisor = driver.name(), error, "cannot be used on this node");
             }
@@ -63,6 +81,9 @@ struct Probe<'a> {
 impl Probe<'_> {
     /// Runs the pod, unless the last one saw the same programs and kernel.
     async fn run(&self, key: &str) -> Result<()> {
+        if let Some(device) = self.driver.device().filter(|_| !self.kvm && !self.driver.can_emulate()) {
+            bail!("it needs the device {device}, which this node does not have");
+        }
         let directory = match self.driver.name() == hypervisor::DEFAULT {
             true => self.paths.capabilities(),
             false => self.paths.capabilities().join(self.driver.name()),
