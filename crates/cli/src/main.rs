@@ -134,6 +134,9 @@ enum Command {
     /// Run the cluster's controllers (runs in a pod)
     #[command(hide = true)]
     VirtController(roles::virt_controller::VirtControllerArgs),
+    /// Fill a volume (runs in a pod)
+    #[command(hide = true)]
+    Importer,
     /// Care for the VMs of a node (runs in a pod)
     #[command(hide = true)]
     VirtHandler(roles::virt_handler::VirtHandlerArgs),
@@ -222,6 +225,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::ChartHook(arguments) => install::hook(arguments).await,
             Command::Uninstall(arguments) => install::uninstall(arguments).await,
             Command::VirtApi(arguments) => roles::virt_api::run(arguments).await,
+            Command::Importer => roles::importer::run().await,
             Command::VirtController(arguments) => roles::virt_controller::run(arguments).await,
             Command::VirtHandler(arguments) => roles::virt_handler::run(arguments).await,
         }

@@ -3,9 +3,11 @@
 //! Nothing here knows of Kubernetes, libvirt or a network, and nothing links a C library: the launcher, the node agent and the CLI
 //! all use it.
 
+pub mod clone;
 pub mod cloudinit;
 pub mod containerdisk;
 pub mod digest;
+pub mod image;
 pub mod iso;
 pub mod oci;
 pub mod ownership;

@@ -1,8 +1,8 @@
 //! Image archives: OCI layouts and `docker save` files, both as one tar.
 //!
 //! An archive is read in place: its members are indexed once, and blobs are streamed from their offset. Every blob is checked against
-//! its digest while it is read. A registry client, when there is one, will hand [`ArchiveImage`]-like manifests and blob streams to the
-//! same [`crate::store`] code; nothing below this module knows where a blob came from.
+//! its digest while it is read. A registry client brings blobs as files and unpacks them with
+//! [`unpack_blobs`]; nothing below this module knows where a blob came from.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -189,41 +189,7 @@ impl Archive {
     }
 
     fn unpack_layer(&self, layer: &Layer, root: &Path, owners: &mut ownership::List) -> Result<(), OciError> {
-        let wrap = |source| OciError::Unpack { what: layer.member.clone(), source };
-        let mut blob = Hashing::new(io::BufReader::with_capacity(1 << 18, self.member(&layer.member)?));
-        let mut head = [0u8; 4];
-        let mut filled = 0;
-        while filled < head.len() {
-            match blob.read(&mut head[filled..]).map_err(wrap)? {
-                0 => break,
-                n => filled += n,
-            }
-        }
-        let head = &head[..filled];
-        let mut inflate = |blob: &mut dyn Read| -> Result<Digest, OciError> {
-            let stream = head.chain(blob);
-            let tar: Box<dyn Read + '_> = if head.starts_with(&[0x1f, 0x8b]) {
-                Box::new(flate2::read::MultiGzDecoder::new(stream))
-            } else if head == ZSTD_MAGIC {
-                let decoder = ruzstd::decoding::StreamingDecoder::new(stream)
-                    .map_err(|e| wrap(io::Error::new(io::ErrorKind::InvalidData, e.to_string())))?;
-                Box::new(decoder)
-            } else if head.starts_with(b"BZh") || head.starts_with(b"\xfd7zX") {
-                return Err(OciError::Compression(layer.member.clone()));
-            } else {
-                Box::new(stream)
-            };
-            let mut tar = Hashing::new(tar);
-            crate::unpack::layer(root, &mut tar, owners).map_err(wrap)?;
-            Ok(tar.drain().map_err(wrap)?.0)
-        };
-        let uncompressed = inflate(&mut blob)?;
-        let (blob, _) = blob.drain().map_err(wrap)?;
-        let (wanted, found) = match &layer.check {
-            Check::Blob(wanted) => (wanted, blob),
-            Check::Uncompressed(wanted) => (wanted, uncompressed),
-        };
-        matches(&layer.member, wanted, found)
+        unpack_stream(layer, self.member(&layer.member)?, root, owners)
     }
 
     fn oci_image(&self, descriptor: &Descriptor) -> Result<ArchiveImage, OciError> {
@@ -294,6 +260,60 @@ impl Archive {
         file.seek(SeekFrom::Start(offset)).map_err(wrap)?;
         Ok(file.take(size))
     }
+}
+
+/// Unpacks layers that lie in files of their own, lowest first, into an empty directory, and checks their digests.
+pub fn unpack_blobs(root: &Path, blobs: &[(Digest, PathBuf)]) -> Result<(), OciError> {
+    let mut owners = ownership::List::default();
+    for (digest, path) in blobs {
+        let file = File::open(path).map_err(|source| OciError::Read { path: path.clone(), source })?;
+        let layer = Layer { member: digest.to_string(), check: Check::Blob(digest.clone()) };
+        unpack_stream(&layer, file, root, &mut owners)?;
+    }
+    owners.write(root).map_err(|source| OciError::Unpack { what: "the list of owners".into(), source })
+}
+
+fn unpack_stream(
+    layer: &Layer,
+    stream: impl Read,
+    root: &Path,
+    owners: &mut ownership::List,
+) -> Result<(), OciError> {
+    let wrap = |source| OciError::Unpack { what: layer.member.clone(), source };
+    let mut blob = Hashing::new(io::BufReader::with_capacity(1 << 18, stream));
+    let mut head = [0u8; 4];
+    let mut filled = 0;
+    while filled < head.len() {
+        match blob.read(&mut head[filled..]).map_err(wrap)? {
+            0 => break,
+            n => filled += n,
+        }
+    }
+    let head = &head[..filled];
+    let mut inflate = |blob: &mut dyn Read| -> Result<Digest, OciError> {
+        let stream = head.chain(blob);
+        let tar: Box<dyn Read + '_> = if head.starts_with(&[0x1f, 0x8b]) {
+            Box::new(flate2::read::MultiGzDecoder::new(stream))
+        } else if head == ZSTD_MAGIC {
+            let decoder = ruzstd::decoding::StreamingDecoder::new(stream)
+                .map_err(|e| wrap(io::Error::new(io::ErrorKind::InvalidData, e.to_string())))?;
+            Box::new(decoder)
+        } else if head.starts_with(b"BZh") || head.starts_with(b"\xfd7zX") {
+            return Err(OciError::Compression(layer.member.clone()));
+        } else {
+            Box::new(stream)
+        };
+        let mut tar = Hashing::new(tar);
+        crate::unpack::layer(root, &mut tar, owners).map_err(wrap)?;
+        Ok(tar.drain().map_err(wrap)?.0)
+    };
+    let uncompressed = inflate(&mut blob)?;
+    let (blob, _) = blob.drain().map_err(wrap)?;
+    let (wanted, found) = match &layer.check {
+        Check::Blob(wanted) => (wanted, blob),
+        Check::Uncompressed(wanted) => (wanted, uncompressed),
+    };
+    matches(&layer.member, wanted, found)
 }
 
 /// Writes an OCI archive with one uncompressed layer that holds `files` (path in the image, file on disk).

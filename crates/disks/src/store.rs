@@ -10,7 +10,7 @@
 //! An image directory appears by one rename, so whoever sees it sees all of it. Imports of the same image may run at the same time, in
 //! one process or in several: the first rename wins. Names and removals are serialised by a file lock.
 //!
-//! Images come from archives today. A registry pull will be another way to fill an incoming directory and meet the same rename.
+//! Images come from archives and from registries; both fill an incoming directory and meet at the same rename.
 
 use std::fs::{self, File};
 use std::io;
@@ -98,13 +98,23 @@ impl ImageStore {
                 return Err(StoreError::NoName { path: archive.to_path_buf() });
             }
         };
-        let target = self.image_dir(&image.digest);
+        self.install(&name, &image.digest, |root| opened.unpack(&image, root).map_err(wrap))
+    }
+
+    /// Makes the image with this digest known as `name`. `fill` puts its files into an empty directory, unless they are here.
+    pub fn install<E: From<StoreError>>(
+        &self,
+        name: &Reference,
+        digest: &Digest,
+        fill: impl FnOnce(&Path) -> Result<(), E>,
+    ) -> Result<Image, E> {
+        let target = self.image_dir(digest);
         if !target.exists() {
             let incoming = Scratch(self.scratch("incoming"));
             let rootfs = incoming.0.join("rootfs");
             fs::create_dir_all(&rootfs).map_err(at(&rootfs))?;
-            opened.unpack(&image, &rootfs).map_err(wrap)?;
-            let record = Record { digest: image.digest.to_string(), size: tree_size(&rootfs).map_err(at(&rootfs))? };
+            fill(&rootfs)?;
+            let record = Record { digest: digest.to_string(), size: tree_size(&rootfs).map_err(at(&rootfs))? };
             let record_path = incoming.0.join("image.json");
             let text = serde_json::to_vec(&record).map_err(|e| at(&record_path)(e.into()))?;
             write_durably(&record_path, &text).map_err(at(&record_path))?;
@@ -113,12 +123,12 @@ impl ImageStore {
                 Ok(()) => sync_dir(&self.dir).map_err(at(&self.dir))?,
                 // Another import of the same content was quicker.
                 Err(_) if target.exists() => {}
-                Err(e) => return Err(at(&target)(e)),
+                Err(e) => return Err(at(&target)(e).into()),
             }
         }
-        self.point(&name, &image.digest)?;
+        self.point(name, digest)?;
         let reference = name.tagged();
-        self.load(&image.digest, &reference).ok_or(StoreError::NotFound(reference))
+        Ok(self.load(digest, &reference).ok_or(StoreError::NotFound(reference))?)
     }
 
     /// The image that a reference stands for here: `name`, `name:tag`, `name@sha256:…` or `sha256:…`.

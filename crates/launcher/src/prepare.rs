@@ -43,6 +43,7 @@ pub fn all(mut spec: Box<MachineSpec>) -> Result<Box<MachineSpec>, PrepareError>
     }
     addresses::serve(&spec.dhcp);
     for disk in &mut spec.devices.disks {
+        choose_source(disk);
         choose_cache(disk);
         choose_io(disk);
     }
@@ -145,7 +146,10 @@ fn virtual_size(path: &Path, format: DiskFormat) -> Result<u64, PrepareError> {
 fn sparse_file(path: &Path, bytes: u64) -> Result<(), PrepareError> {
     make_parent(path)?;
     let made = match OpenOptions::new().write(true).create_new(true).open(path) {
-        Ok(file) => file.set_len(bytes),
+        // A file system has less room than its device, and a disk that cannot be filled would stop its guest.
+        Ok(file) => rustix::fs::fstatvfs(&file)
+            .map_err(io::Error::from)
+            .and_then(|stat| file.set_len(bytes.min(stat.f_blocks * stat.f_frsize))),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(error),
     };
@@ -204,6 +208,15 @@ fn socket_paths(spec: &MachineSpec) -> Vec<PathBuf> {
     let channels = devices.channels.iter().map(|channel| channel.path.as_deref());
     let usb = devices.usb_redirections.iter().map(|path| Some(path.as_str()));
     serial.chain(graphics).chain(channels).chain(usb).flatten().map(PathBuf::from).collect()
+}
+
+/// Storage without block devices presents a claim in block mode as a file, which QEMU must open as such.
+fn choose_source(disk: &mut Disk) {
+    if let DiskSource::Block { path, .. } = &disk.source
+        && fs::metadata(path).is_ok_and(|meta| meta.is_file())
+    {
+        disk.source = DiskSource::File { path: path.clone() };
+    }
 }
 
 /// Without host cache where the storage can do that, so that memory is not used twice.

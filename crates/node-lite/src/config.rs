@@ -24,6 +24,8 @@ pub struct Config {
     pub self_exe: PathBuf,
     /// A versioned copy of the launcher.
     pub launcher_exe: PathBuf,
+    /// A versioned copy of the program that importers run.
+    pub tools_exe: PathBuf,
     /// What the launcher's image has beside the host's programs: host path, path inside, read only. Such as the
     /// cache of libvirt's capabilities. What does not exist when a pod starts is left out.
     pub image_mounts: Vec<(PathBuf, PathBuf)>,

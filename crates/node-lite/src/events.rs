@@ -1,4 +1,4 @@
-//! Events on pods, with the kubelet's reasons. An event that cannot be written is only logged.
+//! Events on pods and claims, with the reasons of the kubelet and its siblings. An event that cannot be written is only logged.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,14 +17,14 @@ pub enum Severity {
     Warning,
 }
 
-/// Pod uid, reason, message.
+/// Object uid, reason, message.
 type Saying = (String, String, String);
 
 #[derive(Clone)]
 pub struct Events {
     client: kube::Client,
     host: String,
-    /// What was said about which pod, and when: a retry loop must not fill the store.
+    /// What was said about which object, and when: a retry loop must not fill the store.
     said: Arc<Mutex<HashMap<Saying, Instant>>>,
 }
 
@@ -38,7 +38,28 @@ impl Events {
 
     /// Writes the event in the background.
     pub fn publish(&self, component: &'static str, pod: &Pod, severity: Severity, reason: &str, message: &str) {
-        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        let about = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            name: pod.metadata.name.clone(),
+            namespace: pod.metadata.namespace.clone(),
+            uid: pod.metadata.uid.clone(),
+            resource_version: pod.metadata.resource_version.clone(),
+            ..Default::default()
+        };
+        self.publish_about(component, about, severity, reason, message);
+    }
+
+    /// The same about any object. Events about objects of no namespace go to `default`, as upstream's do.
+    pub fn publish_about(
+        &self,
+        component: &'static str,
+        about: ObjectReference,
+        severity: Severity,
+        reason: &str,
+        message: &str,
+    ) {
+        let uid = about.uid.clone().unwrap_or_default();
         let now = Instant::now();
         {
             let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
@@ -47,8 +68,8 @@ impl Events {
                 return;
             }
         }
-        let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-        let name = pod.metadata.name.clone().unwrap_or_default();
+        let namespace = about.namespace.clone().unwrap_or_else(|| "default".to_owned());
+        let name = about.name.clone().unwrap_or_default();
         let at = Timestamp::now();
         let event = Event {
             metadata: ObjectMeta {
@@ -56,15 +77,7 @@ impl Events {
                 namespace: Some(namespace.clone()),
                 ..Default::default()
             },
-            involved_object: ObjectReference {
-                api_version: Some("v1".to_owned()),
-                kind: Some("Pod".to_owned()),
-                name: Some(name),
-                namespace: Some(namespace.clone()),
-                uid: Some(uid),
-                resource_version: pod.metadata.resource_version.clone(),
-                ..Default::default()
-            },
+            involved_object: about,
             reason: Some(reason.to_owned()),
             message: Some(message.chars().take(1024).collect()),
             type_: Some(match severity {

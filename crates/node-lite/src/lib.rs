@@ -28,6 +28,7 @@ pub mod node_object;
 pub mod payload;
 pub mod podspec;
 mod privilege;
+mod pull_secrets;
 pub mod records;
 pub mod resources;
 mod rootfs;
@@ -35,6 +36,7 @@ pub mod sandbox;
 pub mod scheduler;
 mod shim;
 pub mod status;
+pub mod storage;
 pub mod volumes;
 mod worker;
 
@@ -42,7 +44,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 pub use config::{Config, Ipv4Net, NotANetwork, default_cni_plugin_dirs, detect_devices, detect_node_ip};
-pub use images::{ImageError, Images};
+pub use images::{ImageError, Images, Wanted};
 pub use init::init_main;
 pub use logs::{LogOptions, read_log};
 pub use shim::shim_main;
@@ -64,9 +66,11 @@ pub async fn run(client: kube::Client, config: Config, shutdown: impl Future<Out
     let sandboxes = Sandboxes::open(&config).map_err(Error::Prepare)?;
     sandboxes.prepare().map_err(Error::Prepare)?;
     let events = Events::new(client.clone(), &config.node_name);
-    let context = Arc::new(Context { client: client.clone(), config: config.clone(), sandboxes, events });
+    let claims = Arc::<storage::Claims>::default();
+    let context = Context { client: client.clone(), config: config.clone(), sandboxes, events: events.clone() };
     tokio::select! {
-        () = manager::run(context, shutdown) => {}
+        () = manager::run(Arc::new(context), claims.clone(), shutdown) => {}
+        () = storage::run(client.clone(), &config, events, claims) => {}
         () = node_object::keep(client, &config) => {}
     }
     Ok(())

@@ -21,6 +21,7 @@ use crate::events::Severity;
 use crate::resources::{self, Amounts};
 use crate::scheduler::{self, DEFAULT_SCHEDULER, Decision};
 use crate::status::set_condition;
+use crate::storage::{Claims, Readiness};
 use crate::worker::{self, Context};
 
 /// How often pods that fit nowhere are looked at again when nothing else happens.
@@ -30,6 +31,7 @@ type Uid = String;
 
 struct Manager {
     context: Arc<Context>,
+    claims: Arc<Claims>,
     pods: HashMap<Uid, Arc<Pod>>,
     nodes: BTreeMap<String, Node>,
     workers: HashMap<Uid, watch::Sender<Option<Arc<Pod>>>>,
@@ -43,11 +45,12 @@ struct Manager {
     synced: bool,
 }
 
-pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()>) {
+pub(crate) async fn run(context: Arc<Context>, claims: Arc<Claims>, shutdown: impl Future<Output = ()>) {
     let (failed_bindings, mut failures) = mpsc::unbounded_channel();
     let client = context.client.clone();
     let mut manager = Manager {
         context,
+        claims: claims.clone(),
         pods: HashMap::new(),
         nodes: BTreeMap::new(),
         workers: HashMap::new(),
@@ -86,6 +89,7 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()
                 }
                 continue;
             }
+            () = claims.changed() => {}
             _ = tick.tick() => {}
         }
         manager.schedule();
@@ -140,6 +144,11 @@ impl Manager {
             listing.insert(uid.clone());
         }
         self.pods.insert(uid.clone(), pod.clone());
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        match phase {
+            Some("Succeeded" | "Failed") => self.claims.released_by(&uid),
+            _ => self.claims.used_by(&uid, &pod),
+        }
         let node = node_of(&pod);
         if !node.is_empty() {
             self.assumed.remove(&uid);
@@ -151,6 +160,7 @@ impl Manager {
 
     fn forget(&mut self, uid: &str) {
         self.assumed.remove(uid);
+        self.claims.released_by(uid);
         self.pods.remove(uid);
         if self.workers.contains_key(uid) {
             self.hand_over(uid.to_owned(), None);
@@ -198,6 +208,16 @@ impl Manager {
         // First come, first served.
         waiting.sort_by_key(|pod| (pod.metadata.creation_timestamp.as_ref().map(|at| at.0), pod.metadata.name.clone()));
         for pod in waiting {
+            match self.claims.readiness(&pod) {
+                Readiness::Ready => {}
+                Readiness::Later => continue,
+                Readiness::Never(why) => {
+                    let (context, total) = (self.context.clone(), self.nodes.len());
+                    let message = format!("0/{total} nodes are available: {why}.");
+                    tokio::spawn(async move { refuse(&context, &pod, message).await });
+                    continue;
+                }
+            }
             let used = self.used();
             let nodes: Vec<&Node> = self.nodes.values().collect();
             match scheduler::decide(&pod, &nodes, &used) {

@@ -261,6 +261,7 @@ mod tests {
             pod_cidr: "10.42.0.0/24".parse().unwrap(),
             self_exe: "/x".into(),
             launcher_exe: "/l".into(),
+            tools_exe: "/t".into(),
             image_mounts: vec![],
             image_env: vec![],
             cni_plugin_dirs: vec![],

@@ -15,12 +15,15 @@ const DEFAULT_ID: i64 = 107;
 const IMAGE_NAME: &str = "ferrovirt-launcher";
 /// The same with the drivers of other hypervisors. Here they are all the host's own programs.
 const IMAGE_NAMES: [&str; 2] = [IMAGE_NAME, "ferrovirt-launcher-lxc"];
+/// The image with everything but VMs; importers run from it.
+const TOOLS_NAME: &str = "ferrovirt";
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What the node adds to the spec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resolved<'a> {
     pub launcher: &'a Path,
+    pub tools: &'a Path,
     pub staging: &'a Path,
     pub netns: &'a Path,
     pub cgroup_procs: Vec<PathBuf>,
@@ -87,7 +90,6 @@ pub fn container(pod: &Pod) -> Result<&Container, SpecError> {
         (spec.host_pid == Some(true), "hostPID"),
         (spec.host_ipc == Some(true), "hostIPC"),
         (container.env_from.as_ref().is_some_and(|list| !list.is_empty()), "envFrom"),
-        (container.volume_devices.as_ref().is_some_and(|list| !list.is_empty()), "volumeDevices"),
     ];
     if let Some((_, what)) = refusals.iter().find(|(refused, _)| *refused) {
         return Err(SpecError::Unsupported(what));
@@ -145,6 +147,11 @@ pub fn plan(pod: &Pod, resolved: &Resolved<'_>) -> Result<InitPlan, SpecError> {
         // The image's entry point.
         command.insert(0, crate::rootfs::LAUNCHER_PATH.to_owned());
     }
+    let is_tool = image_name(container.image.as_deref().unwrap_or_default()) == TOOLS_NAME;
+    let (program, program_path) = match is_tool {
+        true => (resolved.tools, Some(PathBuf::from(crate::rootfs::TOOLS_PATH))),
+        false => (resolved.launcher, None),
+    };
     let security = spec.security_context.clone().unwrap_or_default();
     let mut sysctls = Vec::new();
     for sysctl in security.sysctls.iter().flatten() {
@@ -160,7 +167,8 @@ pub fn plan(pod: &Pod, resolved: &Resolved<'_>) -> Result<InitPlan, SpecError> {
         netns: resolved.netns.to_owned(),
         cgroup_procs: resolved.cgroup_procs.clone(),
         staging: resolved.staging.to_owned(),
-        launcher: resolved.launcher.to_owned(),
+        launcher: program.to_owned(),
+        program_path,
         command,
         working_dir: container.working_dir.as_deref().filter(|dir| !dir.is_empty()).unwrap_or("/").into(),
         env,
@@ -179,9 +187,14 @@ pub fn plan(pod: &Pod, resolved: &Resolved<'_>) -> Result<InitPlan, SpecError> {
 
 /// Any registry, any tag: the name is what counts.
 pub fn is_own_image(image: &str) -> bool {
+    let name = image_name(image);
+    name == TOOLS_NAME || IMAGE_NAMES.contains(&name)
+}
+
+fn image_name(image: &str) -> &str {
     let name = image.split('@').next().unwrap_or_default();
     let name = name.rsplit('/').next().unwrap_or_default();
-    IMAGE_NAMES.contains(&name.split(':').next().unwrap_or_default())
+    name.split(':').next().unwrap_or_default()
 }
 
 /// Kubernetes' `$(NAME)` with `$$` as the escape; unknown names stay as they are.
@@ -241,6 +254,22 @@ fn mounts(container: &Container, resolved: &Resolved<'_>) -> Result<Vec<MountPla
             target,
             read_only: volume.read_only || mount.read_only == Some(true),
             follow_host: mount.mount_propagation.as_deref().is_some_and(|kind| kind != "None"),
+        });
+    }
+    // A volume in block mode is a file here, and stands where the device would.
+    for device in container.volume_devices.iter().flatten() {
+        let volume = volumes.get(&device.name).ok_or_else(|| SpecError::UnknownVolume(device.name.clone()))?;
+        let target = PathBuf::from(&device.device_path);
+        let plain = target.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+        if !target.is_absolute() || !plain {
+            return Err(SpecError::Path(device.device_path.clone()));
+        }
+        out.push(MountPlan {
+            source: volume.path.clone(),
+            sub_path: None,
+            target,
+            read_only: volume.read_only,
+            follow_host: false,
         });
     }
     // A directory before what is mounted inside it; mounts at the same depth keep their order.

@@ -15,6 +15,7 @@ fn planned(pod: &Pod, env: &[(&str, &str)]) -> Result<InitPlan, SpecError> {
         .into();
     let resolved = Resolved {
         launcher: Path::new("/l"),
+        tools: Path::new("/t"),
         staging: Path::new("/s"),
         netns: Path::new("/n"),
         cgroup_procs: vec![],
@@ -32,6 +33,7 @@ fn planned(pod: &Pod, env: &[(&str, &str)]) -> Result<InitPlan, SpecError> {
 fn only_our_image_is_ours() {
     for (image, expected) in [
         ("ferrovirt-launcher", true),
+        ("registry.example/ferrovirt:0.1.0", true),
         ("ferrovirt-launcher:0.1.0", true),
         ("registry.example:5000/team/ferrovirt-launcher:v1", true),
         ("quay.example/x/ferrovirt-launcher@sha256:00", true),

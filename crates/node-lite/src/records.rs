@@ -83,8 +83,11 @@ pub struct InitPlan {
     pub cgroup_procs: Vec<PathBuf>,
     /// An empty host directory on which the root is assembled.
     pub staging: PathBuf,
-    /// Shown as `/usr/bin/ferrovirt-launcher`.
+    /// Shown as `/usr/bin/ferrovirt-launcher`, unless `program_path` says where.
     pub launcher: PathBuf,
+    /// Below `/usr`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program_path: Option<PathBuf>,
     pub command: Vec<String>,
     pub working_dir: PathBuf,
     pub env: Vec<(String, String)>,

@@ -16,6 +16,9 @@ use crate::records::InitPlan;
 /// Where the launcher stands inside, in both modes.
 pub const LAUNCHER_PATH: &str = "/usr/bin/ferrovirt-launcher";
 
+/// Where the tools' image has its program.
+pub const TOOLS_PATH: &str = "/usr/bin/ferrovirt";
+
 /// Parts of the host's `/etc` that programs from its `/usr` need. Never a directory with private keys.
 const ETC: &[&str] = &[
     "alternatives",
@@ -137,11 +140,12 @@ fn programs(root: &Root<'_>, plan: &InitPlan) -> Result<(), InitError> {
     // One more file is to appear in the host's /usr without touching it: a second, upper layer holds an empty file, and
     // the launcher is bound over it. Pages of an overlay's files are shared with the host's, so VMs share libraries.
     let layer = root.at("/.image");
-    root.file(Path::new("/.image").join(LAUNCHER_PATH.trim_start_matches("/usr/")), "")?;
+    let program = plan.program_path.as_deref().unwrap_or(Path::new(LAUNCHER_PATH));
+    root.file(Path::new("/.image").join(program.strip_prefix("/usr").unwrap_or(program)), "")?;
     let usr = root.dir("/usr", 0o755)?;
     let options = format!("lowerdir={}:/usr", escape_overlay(&layer));
     mount_new(&usr, "overlay", MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV, &options)?;
-    let launcher = root.at(LAUNCHER_PATH);
+    let launcher = root.at(program);
     bind(&plan.launcher, &launcher)?;
     restrict(&launcher, true)?;
     for name in ["bin", "sbin", "lib", "lib32", "lib64", "libx32"] {

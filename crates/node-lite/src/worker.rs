@@ -12,14 +12,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{HostIP, Pod, PodIP};
+use k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodSpec};
 use kube::api::{Api, DeleteParams, PostParams, Preconditions};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::Config;
 use crate::events::{Events, Severity};
+use crate::images::Wanted;
+use crate::logs::{LogOptions, read_log};
 use crate::podspec::{self, Resolved, SpecError};
+use crate::pull_secrets;
 use crate::records::{self, ExitRecord, PodRecord};
 use crate::resources;
 use crate::sandbox::{Ended, Found, Running, SandboxError, Sandboxes};
@@ -207,12 +210,7 @@ impl Worker {
             netns: sandboxes.netns(&self.uid),
         };
         // Images first: a pod that waits for one should hold nothing else.
-        for volume in spec.volumes.iter().flatten() {
-            if let Some(image) = &volume.image {
-                let found = config.images.resolve(image.reference.as_deref().unwrap_or_default());
-                found.map_err(|source| VolumeError::Image { volume: volume.name.clone(), source })?;
-            }
-        }
+        self.bring_images(pod, &spec).await?;
         let dir = sandboxes.create_dir(&record)?;
         let cgroup_procs = sandboxes.create_cgroup(&self.uid, &resources::limits(&spec))?;
         let pod_ips = sandboxes.attach_network(&record).await?;
@@ -232,6 +230,7 @@ impl Worker {
             pod,
             &Resolved {
                 launcher: &config.launcher_exe,
+                tools: &config.tools_exe,
                 staging: &dir.staging(),
                 netns: &record.netns,
                 cgroup_procs,
@@ -248,6 +247,26 @@ impl Worker {
         events.publish(COMPONENT, pod, Severity::Normal, "Started", &message);
         self.attempts = 0;
         Ok(running)
+    }
+
+    async fn bring_images(&self, pod: &Pod, spec: &PodSpec) -> Result<(), WorkError> {
+        let volumes: Vec<_> = spec.volumes.iter().flatten().filter(|volume| volume.image.is_some()).collect();
+        if volumes.is_empty() {
+            return Ok(());
+        }
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let docker_configs = pull_secrets::read(&self.context.client, namespace, spec).await?;
+        for volume in volumes {
+            let image = volume.image.clone().unwrap_or_default();
+            let wanted = Wanted {
+                reference: image.reference.unwrap_or_default(),
+                policy: image.pull_policy.unwrap_or_else(|| "IfNotPresent".to_owned()),
+                docker_configs: docker_configs.clone(),
+            };
+            let found = self.context.config.images.provide(&wanted).await;
+            found.map_err(|source| VolumeError::Image { volume: volume.name.clone(), source })?;
+        }
+        Ok(())
     }
 
     /// Reports a running pod until it ends or its object changes.
@@ -303,8 +322,26 @@ impl Worker {
     }
 
     async fn report_end(&self, pod: &Arc<Pod>, ended: &Ended) -> Result<(), WorkError> {
-        let observed = Observed::Ended { started_at: ended.started_at, exit: ended.exit.clone() };
+        let mut exit = ended.exit.clone();
+        if exit.exit_code != 0 && exit.message.is_none() {
+            exit.message = self.last_words(pod);
+        }
+        let observed = Observed::Ended { started_at: ended.started_at, exit };
         self.report(pod, &observed).await
+    }
+
+    /// The end of the log, for a container that wants it as its message (`FallbackToLogsOnError`).
+    fn last_words(&self, pod: &Pod) -> Option<String> {
+        const LINES: usize = 80;
+        const BYTES: usize = 2048;
+        let container = pod.spec.as_ref()?.containers.first()?;
+        if container.termination_message_policy.as_deref() != Some("FallbackToLogsOnError") {
+            return None;
+        }
+        let options = LogOptions { tail_lines: Some(LINES), ..LogOptions::default() };
+        let log = read_log(&self.context.config.data_dir, &self.uid, &container.name, &options).ok()?;
+        let tail = log.get(log.len().saturating_sub(BYTES)..)?;
+        Some(String::from_utf8_lossy(tail).into_owned())
     }
 
     /// Writes the status if it differs from what the API has.

@@ -50,6 +50,7 @@ impl Node {
             pod_cidr: format!("10.{}.{number}.0/24", 128 + std::process::id() % 64).parse().unwrap(),
             self_exe: env!("CARGO_BIN_EXE_ferrovirt-shim").into(),
             launcher_exe: "/bin/sh".into(),
+            tools_exe: "/bin/sh".into(),
             image_mounts: vec![],
             image_env: vec![],
             cni_plugin_dirs: default_cni_plugin_dirs(),

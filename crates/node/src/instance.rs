@@ -35,7 +35,7 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use crate::{
-    Context, bare, boot, disks,
+    Context, bare, boot, claims, disks,
     host::Kvm,
     hypervisors,
     launcher::{Launcher, LauncherError},
@@ -268,6 +268,7 @@ struct Ready {
     spec: MachineSpec,
     networks: Vec<Attached>,
     emulation: Option<String>,
+    claimed: Vec<claims::Claimed>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -288,7 +289,7 @@ async fn prepare(context: &Context, launcher: &Launcher, vmi: &VirtualMachineIns
     let Some(pid) = launcher.pid() else {
         let arch = Arch::parse(context.host.arch).unwrap_or_default();
         let spec = bare::spec(vmi, arch).map_err(Failure::Refused)?;
-        return hand_over(context, launcher, vmi, Ready { spec, networks: vec![], emulation: None }).await;
+        return hand_over(context, launcher, vmi, Ready { spec, networks: vec![], emulation: None, claimed: vec![] }).await;
     };
     let networks = network::attach(vmi, pid).await?;
     if let Err(error) = crate::kvm::hand_over(pid) {
@@ -321,6 +322,10 @@ async fn prepare(context: &Context, launcher: &Launcher, vmi: &VirtualMachineIns
         let message = format!("{why}, and the cluster does not allow software emulation");
         return Err(Failure::Refused(vec![FieldError { field: "spec.hypervisor".into(), message }]));
     }
+    let claimed = claims::look_up(&context.client, vmi).await?;
+    for claim in &claimed {
+        claim.describe(&mut convert);
+    }
     for network in &networks {
         convert.interfaces.insert(network.name.clone(), network.info.clone());
         convert.domain_attachment_by_interface_name.insert(network.name.clone(), "tap".into());
@@ -328,12 +333,13 @@ async fn prepare(context: &Context, launcher: &Launcher, vmi: &VirtualMachineIns
     let mut defaulted = vmi.clone();
     ferrovirt_machine::defaults::apply(&mut defaulted, convert.arch);
     let mut spec = machine_spec(&defaulted, &convert).map_err(Failure::Refused)?;
+    spec.prepare.extend(claimed.iter().filter_map(|claim| claim.disk(&convert.layout)));
     spec.dhcp = networks.iter().map(|network| network.dhcp(vmi)).collect();
     let emulation = match (&context.host.kvm, spec.acceleration) {
         (Kvm::Unusable(why), Acceleration::Emulation) => Some(why.clone()),
         _ => None,
     };
-    hand_over(context, launcher, vmi, Ready { spec, networks, emulation }).await
+    hand_over(context, launcher, vmi, Ready { spec, networks, emulation, claimed }).await
 }
 
 async fn hand_over(
@@ -362,7 +368,7 @@ async fn mirror(
         let now = Time(Timestamp::now());
         let mut status = vmi.status.clone();
         status::mirror(&mut status, vmi, state, ready.emulation.as_deref(), &now);
-        status::describe(&mut status, &ready.spec, &ready.networks);
+        status::describe(&mut status, &ready.spec, &ready.networks, &ready.claimed);
         status
     })
     .await?;

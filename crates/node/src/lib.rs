@@ -7,6 +7,7 @@
 mod bare;
 mod boot;
 mod calls;
+mod claims;
 mod disks;
 mod events;
 mod forward;

@@ -12,6 +12,7 @@ use ferrovirt_machine::{
 use ferrovirt_plan::conditions::{enter_phase, remove_vmi, set_vmi};
 use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time};
 
+use crate::claims::Claimed;
 use crate::network::{Attached, POD_INTERFACE};
 
 /// Reason of an instance that never ran.
@@ -114,12 +115,23 @@ pub(crate) fn mirror(
 }
 
 /// Writes what the machine was given: disks, interfaces, CPU and memory.
-pub(crate) fn describe(status: &mut VirtualMachineInstanceStatus, spec: &MachineSpec, networks: &[Attached]) {
+pub(crate) fn describe(
+    status: &mut VirtualMachineInstanceStatus,
+    spec: &MachineSpec,
+    networks: &[Attached],
+    claimed: &[Claimed],
+) {
+    let info = |name: &str| claimed.iter().find(|claim| claim.volume() == name).map(Claimed::info);
     status.volume_status = spec
         .devices
         .disks
         .iter()
-        .map(|disk| VolumeStatus { name: disk.name.clone(), target: disk.target.clone(), ..Default::default() })
+        .map(|disk| VolumeStatus {
+            name: disk.name.clone(),
+            target: disk.target.clone(),
+            persistent_volume_claim_info: info(&disk.name),
+            ..Default::default()
+        })
         .collect();
     status.interfaces = networks
         .iter()

@@ -10,7 +10,7 @@ use k8s_openapi::{
     api::core::v1::{
         Capabilities, ConfigMapVolumeSource, Container, EmptyDirVolumeSource, EnvVar, ImageVolumeSource,
         PersistentVolumeClaimVolumeSource, Pod, PodSecurityContext, PodSpec, ResourceRequirements, SeccompProfile,
-        SecretVolumeSource, SecurityContext, Sysctl, Volume, VolumeMount,
+        SecretVolumeSource, SecurityContext, Sysctl, Volume, VolumeDevice, VolumeMount,
     },
     apimachinery::pkg::{
         api::resource::Quantity,
@@ -36,6 +36,8 @@ pub struct Config {
     pub not_offered: BTreeMap<String, String>,
     /// How many virtual CPUs share a physical one.
     pub cpu_allocation_ratio: i64,
+    /// Claims of the instance that are block devices.
+    pub block_claims: std::collections::BTreeSet<String>,
 }
 
 impl Default for Config {
@@ -47,6 +49,7 @@ impl Default for Config {
             allow_emulation: true,
             not_offered: BTreeMap::new(),
             cpu_allocation_ratio: 10,
+            block_claims: Default::default(),
         }
     }
 }
@@ -73,7 +76,8 @@ pub fn name(vmi: &VirtualMachineInstance) -> String {
 pub fn render(vmi: &VirtualMachineInstance, config: &Config) -> Pod {
     let spec = &vmi.spec;
     let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
-    let (volumes, mounts) = volumes(vmi);
+    let (volumes, mut mounts) = volumes(vmi);
+    let devices = block_devices(&volumes, &mut mounts, config);
     let mut node_selector = spec.node_selector.clone();
     node_selector.insert(names::NODE_SCHEDULABLE.into(), "true".into());
     node_selector.insert(format!("{}{}", names::HYPERVISOR_LABEL, hypervisor(vmi)), "true".into());
@@ -109,6 +113,7 @@ pub fn render(vmi: &VirtualMachineInstance, config: &Config) -> Pod {
             resources: Some(resources(vmi, config)),
             security_context: Some(container_security(privileged)),
             volume_mounts: Some(mounts),
+            volume_devices: some_vec(&devices),
             ..Default::default()
         }],
         ..Default::default()
@@ -244,6 +249,18 @@ fn volumes(vmi: &VirtualMachineInstance) -> (Vec<Volume>, Vec<VolumeMount>) {
         mounts.push(VolumeMount { name: name.into(), mount_path, read_only: Some(true), ..Default::default() });
     }
     (volumes, mounts)
+}
+
+/// Turns the mounts of claims that are block devices into devices.
+fn block_devices(volumes: &[Volume], mounts: &mut Vec<VolumeMount>, config: &Config) -> Vec<VolumeDevice> {
+    let block = volumes.iter().filter(|volume| {
+        volume.persistent_volume_claim.as_ref().is_some_and(|claim| config.block_claims.contains(&claim.claim_name))
+    });
+    let devices: Vec<VolumeDevice> = block
+        .map(|volume| VolumeDevice { name: volume.name.clone(), device_path: format!("/dev/{}", volume.name) })
+        .collect();
+    mounts.retain(|mount| devices.iter().all(|device| device.name != mount.name));
+    devices
 }
 
 fn add_volume(volume: &VmVolume, volumes: &mut Vec<Volume>, mounts: &mut Vec<VolumeMount>) {

@@ -16,6 +16,8 @@ pub struct Storage {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Claim {
     pub bound: bool,
+    /// A device, not a file system.
+    pub block: bool,
 }
 
 /// The little that is needed of a `cdi.kubevirt.io` DataVolume.
@@ -41,7 +43,8 @@ pub enum Waiting {
 impl From<&PersistentVolumeClaim> for Claim {
     fn from(claim: &PersistentVolumeClaim) -> Self {
         let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
-        Self { bound: phase == Some("Bound") }
+        let mode = claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref());
+        Self { bound: phase == Some("Bound"), block: mode == Some("Block") }
     }
 }
 
@@ -57,7 +60,9 @@ impl DataVolume {
         });
         let mut problem = stuck.map(|condition| text(&condition["message"]));
         if status["phase"] == "Failed" {
-            problem.get_or_insert_with(|| "it is in the phase Failed".into());
+            let ready = conditions.iter().find(|condition| condition["type"] == "Ready");
+            let said = ready.map(|condition| text(&condition["message"])).filter(|message| !message.is_empty());
+            problem = said.or(problem).or_else(|| Some("it is in the phase Failed".into()));
         }
         Self { phase: text(&status["phase"]), progress: text(&status["progress"]), problem }
     }
@@ -140,7 +145,7 @@ mod tests {
         if !data_volume.is_null() {
             storage.data_volumes.insert("dv".into(), DataVolume::read(&json!({ "status": data_volume })));
         }
-        storage.claims = claims.iter().map(|name| ((*name).to_owned(), Claim { bound: true })).collect();
+        storage.claims = claims.iter().map(|name| ((*name).to_owned(), Claim { bound: true, block: false })).collect();
         assert_eq!(storage.waiting(&spec()), expected);
     }
 

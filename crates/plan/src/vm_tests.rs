@@ -236,7 +236,7 @@ fn storage(data_volume: serde_json::Value, bound: Option<bool>) -> Storage {
         storage.data_volumes.insert("dv".into(), read);
     }
     if let Some(bound) = bound {
-        storage.claims.insert("dv".into(), crate::storage::Claim { bound });
+        storage.claims.insert("dv".into(), crate::storage::Claim { bound, block: false });
     }
     storage
 }

@@ -4,6 +4,7 @@
 
 mod certificates;
 mod device_plugin;
+pub mod importer;
 mod leader;
 #[cfg(test)]
 mod stream_tests;

@@ -18,6 +18,9 @@ pub struct VirtControllerArgs {
     /// Image of the pods that run VMs
     #[arg(long)]
     launcher_image: String,
+    /// Image of the pods that fill DataVolumes; without it, DataVolumes are left to others
+    #[arg(long)]
+    importer_image: Option<String>,
     /// Name of this process among those that could lead
     #[arg(long, env = "POD_NAME")]
     identity: Option<String>,
@@ -44,6 +47,11 @@ pub async fn run(arguments: VirtControllerArgs) -> Result<()> {
             stop.cancelled().await;
         }))
     });
+    if let Some(image) = arguments.importer_image {
+        let (client, stop) = (client.clone(), stop.clone());
+        let settings = ferrovirt_cdi::Settings { image, pull_policy: "IfNotPresent".into(), cache: None };
+        tokio::spawn(ferrovirt_cdi::run(client, settings, async move { stop.cancelled().await }));
+    }
     let lost = tokio::select! {
         () = certificates::keep(client.clone(), arguments.role.namespace.clone()) => false,
         () = terminated() => false,

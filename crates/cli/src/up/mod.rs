@@ -4,6 +4,7 @@
 
 mod client_certificate;
 pub mod control;
+mod images;
 mod logs;
 pub mod objects;
 pub mod paths;
@@ -56,6 +57,9 @@ pub struct UpArgs {
     node_name: Option<String>,
     #[arg(long, value_enum, default_value = "text")]
     log_format: logging::LogFormat,
+    /// A file that says which registries have mirrors or are insecure
+    #[arg(long, value_name = "FILE")]
+    registries: Option<std::path::PathBuf>,
 }
 
 /// How long readiness waits for the node to take VMs.
@@ -128,6 +132,8 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     let _lock = lock(&paths).await?;
     let pki = Pki::open(&paths.data_dir)?;
     let programs = programs::install(&paths)?;
+    let registries = images::read_registries(arguments.registries.as_deref())?;
+    let image_cache = images::make_cache(&paths.images())?;
 
     let node_name = match &arguments.node_name {
         Some(name) => name.clone(),
@@ -146,7 +152,10 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         data_dir: paths.data_dir.clone(),
         service_account_key_pem: Some(pki.service_account_key()?),
         crds: ferrovirt_api::crds(),
-        bootstrap: objects::bootstrap(!arguments.no_emulation),
+        bootstrap: objects::bootstrap(!arguments.no_emulation)
+            .into_iter()
+            .chain(ferrovirt_node_lite::storage::classes())
+            .collect(),
         audit_log: None,
     })
     .await
@@ -203,7 +212,13 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     };
     others.into_iter().for_each(|part| drop(run(part)));
     let makers: Vec<_> = makers.into_iter().map(run).collect();
-    let node_config = programs::node_config(&paths, &programs, &node_name)?;
+    let cdi = ferrovirt_cdi::Settings {
+        image: programs.tools_image.clone(),
+        pull_policy: "IfNotPresent".into(),
+        cache: Some(image_cache.display().to_string()),
+    };
+    tokio::spawn(ferrovirt_cdi::run(client("cdi-controller"), cdi, wait(stopped.clone())));
+    let node_config = programs::node_config(&paths, &programs, &node_name, registries)?;
     let node_lite =
         tokio::spawn(ferrovirt_node_lite::run(client("node-lite"), node_config.clone(), wait(stopped.clone())));
     let agent_task = {

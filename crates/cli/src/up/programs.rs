@@ -9,10 +9,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use ferrovirt_disks::store::ImageStore;
-use ferrovirt_node_lite::images::{ImageError, Images};
+use ferrovirt_fetch::registry::Registries;
 
-use super::paths::Paths;
+use super::{images, paths::Paths};
 
 /// Where launchers find what libvirt knows of QEMU.
 const CAPABILITIES: &str = "/var/lib/ferrovirt/capabilities";
@@ -22,6 +21,9 @@ pub struct Programs {
     pub shim: PathBuf,
     pub launcher: PathBuf,
     pub launcher_image: String,
+    /// Runs importers.
+    pub tools: PathBuf,
+    pub tools_image: String,
 }
 
 /// Copies this program and the launcher into the data directory, unless these very files are there.
@@ -36,6 +38,8 @@ pub fn install(paths: &Paths) -> Result<Programs> {
         shim: copy(&find_shim(&own), &directory, "ferrovirt-shim")?,
         launcher: copy(&launcher, &directory, "ferrovirt-launcher")?,
         launcher_image: format!("ferrovirt-launcher:{}", env!("CARGO_PKG_VERSION")),
+        tools: copy(&own, &directory, "ferrovirt")?,
+        tools_image: format!("ferrovirt:{}", env!("CARGO_PKG_VERSION")),
     })
 }
 
@@ -70,7 +74,12 @@ fn copy(source: &Path, directory: &Path, name: &str) -> Result<PathBuf> {
     Ok(target)
 }
 
-pub fn node_config(paths: &Paths, programs: &Programs, node_name: &str) -> Result<ferrovirt_node_lite::Config> {
+pub fn node_config(
+    paths: &Paths,
+    programs: &Programs,
+    node_name: &str,
+    registries: Registries,
+) -> Result<ferrovirt_node_lite::Config> {
     let (second, third) = paths.pod_network();
     Ok(ferrovirt_node_lite::Config {
         node_name: node_name.into(),
@@ -81,21 +90,11 @@ pub fn node_config(paths: &Paths, programs: &Programs, node_name: &str) -> Resul
         pod_cidr: format!("10.{second}.{third}.0/24").parse()?,
         self_exe: programs.shim.clone(),
         launcher_exe: programs.launcher.clone(),
+        tools_exe: programs.tools.clone(),
         image_mounts: vec![(paths.capabilities(), CAPABILITIES.into())],
         image_env: vec![("FERROVIRT_CAPABILITIES_CACHE".into(), CAPABILITIES.into())],
         cni_plugin_dirs: ferrovirt_node_lite::default_cni_plugin_dirs(),
         devices: ferrovirt_node_lite::detect_devices(),
-        images: Arc::new(Store(ImageStore::open(&paths.images())?)),
+        images: Arc::new(images::NodeImages::open(&paths.images(), registries)?),
     })
-}
-
-struct Store(ImageStore);
-
-impl Images for Store {
-    fn resolve(&self, reference: &str) -> Result<PathBuf, ImageError> {
-        match self.0.resolve(reference) {
-            Some(image) => Ok(image.rootfs),
-            None => Err(ImageError::NotFound(reference.into())),
-        }
-    }
 }

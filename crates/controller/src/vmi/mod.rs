@@ -54,12 +54,14 @@ async fn reconcile(vmi: Arc<VirtualMachineInstance>, context: Arc<Context>) -> R
     let pod =
         pod.filter(|pod| pod.owner_references().iter().any(|owner| Some(&owner.uid) == vmi.metadata.uid.as_ref()));
 
-    let config = context.cluster.pod_config();
+    let mut config = context.cluster.pod_config();
     // Once there is a pod, it waits for its volumes itself.
     let storage = match pod {
         Some(_) => Storage::default(),
         None => storage::read(&context.client, &namespace, claims_of(&vmi.spec)).await?,
     };
+    config.block_claims =
+        storage.claims.iter().filter(|(_, claim)| claim.block).map(|(name, _)| name.clone()).collect();
     let plan = vmi::plan(&vmi::Observed {
         vmi: &vmi,
         pod: pod.as_ref(),

@@ -1,0 +1,225 @@
+//! Follows DataVolumes, their claims and their importers, and does what the plan says.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferrovirt_api::cdi::{DataVolume, DataVolumeSource, DataVolumeSourcePvc, names};
+use ferrovirt_fetch::http::{Client as HttpClient, Trust};
+use futures::StreamExt;
+use http::HeaderMap;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+};
+use kube::runtime::{Controller, controller, watcher};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+
+use crate::job::{PORT, Progress};
+use crate::plan::{self, Action, Observed};
+
+/// How often a running importer is asked how far it is.
+const ASK: Duration = Duration::from_secs(1);
+const ANSWER: Duration = Duration::from_secs(3);
+/// How soon is looked again at what no watch tells of.
+const LATER: Duration = Duration::from_secs(2);
+
+/// What is fixed at start.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// The image with `/usr/bin/ferrovirt`.
+    pub image: String,
+    pub pull_policy: String,
+    /// A directory of every node in which importers keep images for each other.
+    pub cache: Option<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("the API refused")]
+    Api(#[from] kube::Error),
+    #[error("an object cannot be encoded")]
+    Encode(#[from] serde_json::Error),
+}
+
+struct Context {
+    client: Client,
+    settings: Settings,
+    web: HttpClient,
+}
+
+/// Runs until `shutdown`. Importers go on after that.
+pub async fn run(client: Client, settings: Settings, shutdown: impl Future<Output = ()> + Send + Sync + 'static) {
+    let web = match HttpClient::new(&Trust { insecure: true, ..Trust::default() }) {
+        Ok(web) => web,
+        Err(error) => {
+            tracing::error!(%error, "cannot ask importers anything");
+            return;
+        }
+    };
+    let context = Arc::new(Context { client: client.clone(), settings, web });
+    let volumes = Api::<DataVolume>::all(client.clone());
+    let claims = Api::<PersistentVolumeClaim>::all(client.clone());
+    let pods = Api::<Pod>::all(client);
+    let importers = watcher::Config::default().labels(&format!("{}={}", names::COMPONENT_LABEL, names::IMPORTER));
+    Controller::new(volumes, watcher::Config::default())
+        .owns(claims, watcher::Config::default())
+        .owns(pods, importers)
+        .graceful_shutdown_on(shutdown)
+        .run(reconcile, on_error, context)
+        .for_each(|result| async {
+            if let Err(error) = result {
+                tracing::debug!(%error, "data volume reconcile");
+            }
+        })
+        .await;
+}
+
+async fn reconcile(volume: Arc<DataVolume>, context: Arc<Context>) -> Result<controller::Action, Error> {
+    let namespace = volume.namespace().unwrap_or_default();
+    let claims = Api::<PersistentVolumeClaim>::namespaced(context.client.clone(), &namespace);
+    let pods = Api::<Pod>::namespaced(context.client.clone(), &namespace);
+    let claim = claims.get_opt(&volume.name_any()).await?;
+    let pod = pods.get_opt(&plan::pod_name(&volume)).await?;
+    let pod = pod.filter(|pod| pod.owner_references().iter().any(|owner| volume.uid().as_ref() == Some(&owner.uid)));
+    let source = source(&context.client, &volume).await?;
+    let (origin, user) = match source.as_ref().and_then(|source| source.pvc.as_ref()) {
+        Some(wanted) if wanted.namespace.is_empty() || wanted.namespace == namespace => {
+            let origin = filled(&context.client, &namespace, claims.get_opt(&wanted.name).await?).await?;
+            let user = if pod.is_none() { user_of(&pods, &wanted.name).await? } else { None };
+            (origin, user)
+        }
+        _ => (None, None),
+    };
+    let progress = match &pod {
+        Some(pod) if phase_of(pod) == Some("Running") => ask(&context, pod).await,
+        _ => None,
+    };
+    let random = uuid_like();
+    let plan = plan::plan(&Observed {
+        volume: &volume,
+        source: source.as_ref(),
+        claim: claim.as_ref(),
+        pod: pod.as_ref(),
+        origin: origin.as_ref(),
+        origin_user: user.as_deref(),
+        progress: progress.as_ref(),
+        settings: &context.settings,
+        random: &random,
+        now: Timestamp::now(),
+    });
+    // The status comes first: what it says about an importer that ended is not to be found again once that is deleted.
+    if plan.status != volume.status {
+        let volumes = Api::<DataVolume>::namespaced(context.client.clone(), &namespace);
+        let patch = json!({
+            "metadata": { "resourceVersion": volume.metadata.resource_version }, "status": plan.status,
+        });
+        match volumes.patch_status(&volume.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => {
+                return Ok(controller::Action::requeue(Duration::from_millis(50)));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    for action in &plan.actions {
+        match action {
+            Action::CreateClaim(claim) => made(claims.create(&PostParams::default(), claim).await)?,
+            Action::CreatePod(pod) => made(pods.create(&PostParams::default(), pod).await)?,
+            Action::DeletePod => match pods.delete(&plan::pod_name(&volume), &DeleteParams::default()).await {
+                Err(kube::Error::Api(status)) if status.is_not_found() => {}
+                result => drop(result?),
+            },
+        }
+    }
+    let waits = !matches!(plan.status.phase.as_str(), names::phase::SUCCEEDED | names::phase::FAILED);
+    Ok(match (&pod, waits) {
+        (Some(pod), true) if phase_of(pod) == Some("Running") => controller::Action::requeue(ASK),
+        (_, true) if source.as_ref().is_some_and(|source| source.pvc.is_some()) => controller::Action::requeue(LATER),
+        _ => controller::Action::await_change(),
+    })
+}
+
+/// The volume's own source, or the one that its DataSource stands for.
+async fn source(client: &Client, volume: &DataVolume) -> Result<Option<DataVolumeSource>, Error> {
+    let Some(reference) = &volume.spec.source_ref else { return Ok(volume.spec.source.clone()) };
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(names::GROUP, "v1beta1", "DataSource"));
+    let namespace = reference.namespace.clone().or_else(|| volume.namespace()).unwrap_or_default();
+    let sources = Api::<DynamicObject>::namespaced_with(client.clone(), &namespace, &kind);
+    let Some(found) = sources.get_opt(&reference.name).await? else { return Ok(None) };
+    let claim = &found.data["spec"]["source"]["pvc"];
+    let pvc: Option<DataVolumeSourcePvc> = serde_json::from_value(claim.clone()).ok();
+    Ok(pvc.map(|mut pvc| {
+        if pvc.namespace.is_empty() {
+            pvc.namespace.clone_from(&namespace);
+        }
+        DataVolumeSource { pvc: Some(pvc), ..DataVolumeSource::default() }
+    }))
+}
+
+/// A claim that a DataVolume is still filling does not count as there.
+async fn filled(
+    client: &Client,
+    namespace: &str,
+    claim: Option<PersistentVolumeClaim>,
+) -> Result<Option<PersistentVolumeClaim>, Error> {
+    let Some(claim) = claim else { return Ok(None) };
+    let owner = claim.owner_references().iter().find(|owner| owner.kind == "DataVolume");
+    let Some(owner) = owner else { return Ok(Some(claim)) };
+    let volume = Api::<DataVolume>::namespaced(client.clone(), namespace).get_opt(&owner.name).await?;
+    let done = volume.is_none_or(|volume| volume.status.phase == names::phase::SUCCEEDED);
+    Ok(done.then_some(claim))
+}
+
+/// A pod that has the claim in use and has not ended.
+async fn user_of(pods: &Api<Pod>, claim: &str) -> Result<Option<String>, Error> {
+    let all = pods.list(&ListParams::default()).await?;
+    let uses = |pod: &&Pod| {
+        let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+        let mut claims = volumes.filter_map(|volume| volume.persistent_volume_claim.as_ref());
+        !matches!(phase_of(pod), Some("Succeeded" | "Failed"))
+            && claims.any(|used| used.claim_name == claim && used.read_only != Some(true))
+    };
+    Ok(all.items.iter().find(uses).map(ResourceExt::name_any))
+}
+
+async fn ask(context: &Context, pod: &Pod) -> Option<Progress> {
+    let address = pod.status.as_ref()?.pod_ip.as_deref()?;
+    let host = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
+    let url = format!("http://{host}:{PORT}/progress");
+    let headers = HeaderMap::new();
+    let answer = context.web.document(&url, &headers, 64 << 10);
+    let answer = tokio::time::timeout(ANSWER, answer).await.ok()?.ok()?;
+    serde_json::from_slice(answer.body()).ok()
+}
+
+fn made<T>(result: Result<T, kube::Error>) -> Result<(), Error> {
+    match result {
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+        result => Ok(drop(result?)),
+    }
+}
+
+fn phase_of(pod: &Pod) -> Option<&str> {
+    pod.status.as_ref()?.phase.as_deref()
+}
+
+/// Names nobody can guess come from the kernel.
+fn uuid_like() -> String {
+    let mut bytes = [0_u8; 24];
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn on_error(volume: Arc<DataVolume>, error: &Error, _: Arc<Context>) -> controller::Action {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(inner) = source {
+        text = format!("{text}: {inner}");
+        source = inner.source();
+    }
+    tracing::warn!(volume = volume.name_any(), error = text, "cannot reconcile the data volume");
+    controller::Action::requeue(LATER)
+}

@@ -1,0 +1,372 @@
+//! The process in an importer pod. Knows its job from a variable, answers about itself on a port, and ends with 0 or a verdict.
+
+use std::convert::Infallible;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use ferrovirt_disks::clone::clone_file;
+use ferrovirt_disks::containerdisk::find_disk;
+use ferrovirt_disks::image::{FileSource, ImportError, Options, Source, Target, import};
+use ferrovirt_fetch::http::{Client, HttpError, Trust};
+use ferrovirt_fetch::web::{Chunks, WebSource, parse_header};
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::sync::{mpsc, watch};
+
+use crate::job::{self, From, Job, PORT, Verdict, paths};
+use crate::transfer::{Board, Place, fetch};
+
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LAST_PAUSE: Duration = Duration::from_secs(30);
+/// Pieces of an upload between network and disk.
+const QUEUE: usize = 32;
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    #[error(transparent)]
+    Http(#[from] HttpError),
+    #[error("the image cannot be used")]
+    Disk(#[from] ferrovirt_disks::containerdisk::DiskError),
+    #[error("the job is not understood")]
+    Job(#[from] serde_json::Error),
+    #[error("cannot {what}")]
+    Io { what: &'static str, source: io::Error },
+}
+
+impl Failure {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Import(error) => error.reason(),
+            Self::Http(_) => "SourceRefused",
+            Self::Disk(_) => "NoDiskInImage",
+            Self::Job(_) => "InvalidJob",
+            Self::Io { .. } => "ImporterFailed",
+        }
+    }
+
+    fn is_transient(&self) -> bool {
+        match self {
+            Self::Import(error) => error.is_transient(),
+            Self::Http(error) => error.is_transient(),
+            _ => false,
+        }
+    }
+}
+
+/// Does the job of this pod. Answers the exit code.
+pub async fn run() -> u8 {
+    match work().await {
+        Ok(()) => 0,
+        Err(error) => {
+            let verdict = Verdict { reason: error.reason().to_owned(), message: chain(&error) };
+            // The last line is what the controller reads.
+            eprintln!("{}", serde_json::to_string(&verdict).unwrap_or_default());
+            1
+        }
+    }
+}
+
+async fn work() -> Result<(), Failure> {
+    let text = std::env::var(job::VARIABLE).unwrap_or_default();
+    let job: Job = serde_json::from_str(&text)?;
+    let board = Arc::new(Board::default());
+    let (finished, mut upload_done) = watch::channel(false);
+    let place = Arc::new(place(&job));
+    let upload = match &job.from {
+        From::Upload { token } => Some(Uploads {
+            token: token.clone(),
+            place: place.clone(),
+            board: board.clone(),
+            finished,
+            busy: tokio::sync::Mutex::new(()),
+        }),
+        _ => None,
+    };
+    serve(Arc::new(Server { board: board.clone(), upload })).await?;
+    if matches!(job.from, From::Upload { .. }) {
+        let _ = upload_done.wait_for(|done| *done).await;
+        return Ok(());
+    }
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let before = board.read().done;
+        let Err(error) = attempt(&job, &place, &board).await else { return Ok(()) };
+        if !error.is_transient() {
+            place.clean();
+            return Err(error);
+        }
+        let text = chain(&error);
+        tracing::warn!(error = text, "the transfer broke; trying again");
+        board.change(|progress| {
+            progress.restarts += 1;
+            progress.trouble = text;
+        });
+        if board.read().done > before {
+            pause = FIRST_PAUSE;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LAST_PAUSE);
+    }
+}
+
+fn place(job: &Job) -> Place {
+    let directory = (!job.block).then(|| PathBuf::from(paths::TARGET));
+    let disk = match &directory {
+        Some(directory) => directory.join(paths::DISK),
+        None => PathBuf::from(paths::TARGET_DEVICE),
+    };
+    Place { disk, directory, size: job.size, cache: job.cache.then(|| PathBuf::from(paths::CACHE)) }
+}
+
+async fn attempt(job: &Job, place: &Arc<Place>, board: &Arc<Board>) -> Result<(), Failure> {
+    let (place, board, job) = (place.clone(), board.clone(), job.clone());
+    let source = match &job.from {
+        From::Http { .. } => Some(open_web(&job.from).await?),
+        _ => None,
+    };
+    let done = tokio::task::spawn_blocking(move || match (&job.from, source) {
+        (From::Http { url, checksum, .. }, Some(source)) => {
+            let mut options = place.options();
+            if !checksum.is_empty() {
+                options.checksum = Some(checksum.parse()?);
+            }
+            let facts = source.facts();
+            // Without a mark of its content nothing can be said to be the same as before.
+            let identity = facts.validator.as_ref().map(|mark| format!("{url}\n{mark}\n{:?}", facts.length));
+            Ok(fetch(&source, identity.as_deref(), &place, options, &board)?)
+        }
+        (From::Image, _) => {
+            let disk = find_disk(Path::new(paths::IMAGE), None)?;
+            let source =
+                FileSource::open(&disk).map_err(|source| Failure::Io { what: "open the disk of the image", source })?;
+            Ok(fetch(&source, None, &place, place.options(), &board)?)
+        }
+        (From::Claim { block }, _) => copy_claim(*block, &place, &board),
+        _ => {
+            let target = place.open()?;
+            target.clear()?;
+            Ok(target.sync()?)
+        }
+    });
+    match done.await {
+        Ok(result) => result,
+        Err(error) => Err(Failure::Io { what: "finish the work", source: io::Error::other(error) }),
+    }
+}
+
+async fn open_web(from: &From) -> Result<WebSource, Failure> {
+    let From::Http { url, headers, insecure, login, certificates, .. } = from else {
+        return Err(HttpError::BadUrl(String::new()).into());
+    };
+    let mut sent = HeaderMap::new();
+    sent.extend(headers.iter().filter_map(|line| parse_header(line)).map(|(name, value)| (Some(name), value)));
+    if *login {
+        let part = |name: &str| {
+            let path = Path::new(paths::SECRET).join(name);
+            fs::read_to_string(path).map_err(|source| Failure::Io { what: "read the secret of the source", source })
+        };
+        let pair = format!("{}:{}", part("accessKeyId")?.trim(), part("secretKey")?.trim());
+        let basic = ferrovirt_fetch::http::basic(&pair);
+        sent.extend(HeaderValue::from_str(&basic).ok().map(|value| (Some(AUTHORIZATION), value)));
+    }
+    let mut trust = Trust { insecure: *insecure, ..Trust::default() };
+    if *certificates {
+        let entries = fs::read_dir(paths::CERTIFICATES);
+        let entries = entries.map_err(|source| Failure::Io { what: "read the certificates of the source", source })?;
+        trust.extra_pem = entries.flatten().filter_map(|entry| fs::read(entry.path()).ok()).collect();
+    }
+    Ok(WebSource::open(Client::new(&trust)?, url, sent).await?)
+}
+
+fn copy_claim(block: bool, place: &Place, board: &Board) -> Result<(), Failure> {
+    let path = match block {
+        true => PathBuf::from(paths::SOURCE_DEVICE),
+        false => Path::new(paths::SOURCE).join(paths::DISK),
+    };
+    let target = place.open()?;
+    if !block && !path.exists() {
+        // A file system that no machine has used yet.
+        target.clear()?;
+        return Ok(target.sync()?);
+    }
+    let wrap = |source| Failure::Io { what: "open the claim to be cloned", source };
+    let source = File::open(&path).map_err(wrap)?;
+    let metadata = source.metadata().map_err(wrap)?;
+    let both_files = metadata.is_file() && target.handle().metadata().map_err(wrap)?.is_file();
+    if !both_files {
+        return Ok(import_raw(&FileSource::open(&path).map_err(wrap)?, &target, board)?);
+    }
+    if metadata.len() > target.size() {
+        return Err(ImportError::TooLarge { image: metadata.len(), disk: target.size() }.into());
+    }
+    let length = metadata.len();
+    let copied = clone_file(&source, target.handle(), |at| board.reach(at, Some(length)));
+    let copied = copied.map_err(|source| Failure::Io { what: "copy the disk", source })?;
+    tracing::info!(?copied, "cloned");
+    target.fit()?;
+    Ok(target.sync()?)
+}
+
+fn import_raw(source: &FileSource, target: &Target, board: &Board) -> Result<(), ImportError> {
+    struct Tell<'a>(&'a Board);
+    impl ferrovirt_disks::image::Observer for Tell<'_> {
+        fn progress(&self, done: u64, total: Option<u64>) {
+            self.0.reach(done, total);
+        }
+    }
+    import(source, target, &Options::default(), &Tell(board))
+}
+
+struct Server {
+    board: Arc<Board>,
+    upload: Option<Uploads>,
+}
+
+struct Uploads {
+    token: String,
+    place: Arc<Place>,
+    board: Arc<Board>,
+    finished: watch::Sender<bool>,
+    /// One at a time.
+    busy: tokio::sync::Mutex<()>,
+}
+
+async fn serve(server: Arc<Server>) -> Result<(), Failure> {
+    let wrap = |source| Failure::Io { what: "listen for questions about the progress", source };
+    let listener = tokio::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).await.map_err(wrap)?;
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let server = server.clone();
+            tokio::spawn(async move {
+                let service = service_fn(move |request| {
+                    let server = server.clone();
+                    async move { Ok::<_, Infallible>(answer(&server, request).await) }
+                });
+                let connection =
+                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+                if let Err(error) = connection.await {
+                    tracing::debug!(%error, "a connection ended");
+                }
+            });
+        }
+    });
+    Ok(())
+}
+
+async fn answer(server: &Server, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    let (code, text) = match (request.method(), request.uri().path(), &server.upload) {
+        (&Method::GET, "/progress", _) => {
+            (StatusCode::OK, serde_json::to_string(&server.board.read()).unwrap_or_default())
+        }
+        (&Method::HEAD, path, Some(_)) if path.starts_with("/v1beta1/upload") => (StatusCode::OK, String::new()),
+        (&Method::POST | &Method::PUT, path, Some(uploads)) if path.starts_with("/v1beta1/upload") => {
+            uploads.take(request).await
+        }
+        _ => (StatusCode::NOT_FOUND, "there is nothing here\n".to_owned()),
+    };
+    let mut response = Response::new(Full::new(Bytes::from(text)));
+    *response.status_mut() = code;
+    response
+}
+
+impl Uploads {
+    async fn take(&self, request: Request<Incoming>) -> (StatusCode, String) {
+        let expected = format!("Bearer {}", self.token);
+        let known = request.headers().get(AUTHORIZATION).is_some_and(|value| value.as_bytes() == expected.as_bytes());
+        if !known {
+            return (StatusCode::UNAUTHORIZED, "the token is not the one of this upload\n".to_owned());
+        }
+        let Ok(_turn) = self.busy.try_lock() else {
+            return (StatusCode::SERVICE_UNAVAILABLE, "an upload is under way\n".to_owned());
+        };
+        let length = request.headers().get(http::header::CONTENT_LENGTH);
+        let length = length.and_then(|value| value.to_str().ok()).and_then(|value| value.parse().ok());
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        let pump = tokio::spawn(pump(request.into_body(), sender));
+        let (place, board) = (self.place.clone(), self.board.clone());
+        let done = tokio::task::spawn_blocking(move || {
+            let source = Uploaded { stream: Mutex::new(Some(Chunks::new(receiver))), length };
+            fetch(&source, None, &place, place.options(), &board).inspect_err(|_| place.clean())
+        });
+        let result = done.await;
+        let _ = pump.await;
+        match result {
+            Ok(Ok(())) => {
+                // The answer goes out before the process ends.
+                let finished = self.finished.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                    finished.send_replace(true);
+                });
+                (StatusCode::OK, String::new())
+            }
+            Ok(Err(error)) => {
+                let text = chain(&error);
+                self.board.change(|progress| progress.trouble = format!("the last upload failed: {text}"));
+                (StatusCode::BAD_REQUEST, format!("{text}\n"))
+            }
+            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+        }
+    }
+}
+
+async fn pump(mut body: Incoming, sender: mpsc::Sender<io::Result<Bytes>>) {
+    while let Some(frame) = body.frame().await {
+        let piece = match frame {
+            Ok(frame) => match frame.into_data() {
+                Ok(data) => Ok(data),
+                Err(_) => continue,
+            },
+            Err(error) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, error)),
+        };
+        if sender.send(piece).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A body that is read once.
+struct Uploaded {
+    stream: Mutex<Option<Chunks>>,
+    length: Option<u64>,
+}
+
+impl Source for Uploaded {
+    fn length(&self) -> Option<u64> {
+        self.length
+    }
+
+    fn seekable(&self) -> bool {
+        false
+    }
+
+    fn read_at(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn stream(&self, _: u64) -> io::Result<Box<dyn Read + Send + '_>> {
+        let stream = self.stream.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        stream.map(|stream| Box::new(stream) as Box<dyn Read + Send>).ok_or_else(|| io::ErrorKind::Unsupported.into())
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text = format!("{text}: {inner}");
+        source = inner.source();
+    }
+    text
+}

@@ -1,0 +1,18 @@
+//! DataVolumes: claims that are filled before they are used.
+//!
+//! ```text
+//! DataVolume ──controller──> claim + importer pod ──> the claim's disk
+//!      ^                          │ progress over HTTP, the reason of a failure as its last line
+//!      └───────── status ─────────┘
+//! ```
+//!
+//! `plan` decides and is pure; `controller` asks the API and does what was decided; `importer` is the process in the pod, which knows
+//! nothing of Kubernetes and is told its job in a variable. A killed importer, or controller, goes on where it was.
+
+pub mod controller;
+pub mod importer;
+pub mod job;
+pub mod plan;
+mod transfer;
+
+pub use controller::{Settings, run};

@@ -1,0 +1,248 @@
+//! What is to be done about a DataVolume, and what its status says. Pure.
+//!
+//! ```text
+//! Pending ── the claim is made ── ImportScheduled ── ImportInProgress ──┬── Succeeded
+//!                                 (Clone…, Upload…)      │  ^           └── Failed (for good, with the reason)
+//!                                                        └──┘ the importer was killed: another one goes on
+//! ```
+
+mod objects;
+mod status;
+
+use ferrovirt_api::cdi::{DataVolume, DataVolumeSource, DataVolumeStatus, names, names::phase};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::jiff::Timestamp;
+
+pub use objects::pod_name;
+
+use crate::job::{Progress, Verdict};
+
+/// What the plan may know.
+pub struct Observed<'a> {
+    pub volume: &'a DataVolume,
+    /// The source, after a DataSource was looked up.
+    pub source: Option<&'a DataVolumeSource>,
+    /// The claim of the volume's name.
+    pub claim: Option<&'a PersistentVolumeClaim>,
+    pub pod: Option<&'a Pod>,
+    /// The claim that is cloned.
+    pub origin: Option<&'a PersistentVolumeClaim>,
+    /// A pod that uses the claim that is cloned.
+    pub origin_user: Option<&'a str>,
+    pub progress: Option<&'a Progress>,
+    pub settings: &'a super::Settings,
+    /// For the token of an upload.
+    pub random: &'a str,
+    pub now: Timestamp,
+}
+
+#[derive(Debug, PartialEq)]
+pub struct Plan {
+    pub actions: Vec<Action>,
+    pub status: DataVolumeStatus,
+}
+
+#[derive(Debug, PartialEq)]
+pub enum Action {
+    CreateClaim(Box<PersistentVolumeClaim>),
+    CreatePod(Box<Pod>),
+    DeletePod,
+}
+
+/// What a source is called in phases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Import,
+    Clone,
+    Upload,
+}
+
+pub fn plan(observed: &Observed<'_>) -> Plan {
+    let volume = observed.volume;
+    let mut plan = Plan { actions: vec![], status: volume.status.clone() };
+    if volume.metadata.deletion_timestamp.is_some() {
+        return plan;
+    }
+    let name = volume.metadata.name.clone().unwrap_or_default();
+    plan.status.claim_name.clone_from(&name);
+    match volume.status.phase.as_str() {
+        phase::SUCCEEDED | phase::FAILED => {
+            if observed.pod.is_some() {
+                plan.actions.push(Action::DeletePod);
+            }
+            status::settle(&mut plan.status, observed);
+            return plan;
+        }
+        _ => {}
+    }
+    let source = match check(observed) {
+        Ok(source) => source,
+        Err(message) => {
+            status::fail(&mut plan.status, observed, "InvalidDataVolume", &message);
+            return plan;
+        }
+    };
+    let Some(claim) = observed.claim else {
+        match objects::claim(observed) {
+            Ok(Some(claim)) => plan.actions.push(Action::CreateClaim(Box::new(claim))),
+            Ok(None) => {
+                status::wait(&mut plan.status, observed, phase::PENDING, "the claim to be cloned does not exist");
+                return plan;
+            }
+            Err(message) => {
+                status::fail(&mut plan.status, observed, "InvalidDataVolume", &message);
+                return plan;
+            }
+        }
+        status::wait(&mut plan.status, observed, phase::PENDING, "the claim is being made");
+        return plan;
+    };
+    if annotated(volume.metadata.annotations.as_ref(), names::PREPOPULATED).is_some() {
+        status::succeed(&mut plan.status, observed);
+        return plan;
+    }
+    if !owned(claim, volume) {
+        let populated = annotated(claim.metadata.annotations.as_ref(), names::POPULATED_FOR) == Some(&name);
+        match populated {
+            true => status::succeed(&mut plan.status, observed),
+            false => {
+                let message = format!("a claim {name:?} exists and does not belong to this DataVolume");
+                status::wait(&mut plan.status, observed, phase::PENDING, &message);
+            }
+        }
+        return plan;
+    }
+    transfer(observed, source, claim, &mut plan);
+    plan
+}
+
+fn transfer(observed: &Observed<'_>, source: &DataVolumeSource, claim: &PersistentVolumeClaim, plan: &mut Plan) {
+    let way = way(source);
+    let Some(pod) = observed.pod else {
+        if let Some(user) = observed.origin_user {
+            let message = format!("the claim to be cloned is in use by pod {user:?}; stop it");
+            status::wait(&mut plan.status, observed, phase::CLONE_SCHEDULED, &message);
+            return;
+        }
+        match objects::pod(observed, source, claim) {
+            Ok(pod) => plan.actions.push(Action::CreatePod(Box::new(pod))),
+            Err(message) => {
+                status::fail(&mut plan.status, observed, "InvalidDataVolume", &message);
+                return;
+            }
+        }
+        let scheduled = scheduled(way);
+        status::wait(&mut plan.status, observed, scheduled, "the importer is being started");
+        return;
+    };
+    let pod_status = pod.status.clone().unwrap_or_default();
+    let container = pod_status.container_statuses.unwrap_or_default().into_iter().next().unwrap_or_default();
+    match pod_status.phase.as_deref() {
+        Some("Succeeded") => {
+            status::succeed(&mut plan.status, observed);
+            plan.actions.push(Action::DeletePod);
+        }
+        Some("Failed") => {
+            let ended = container.state.and_then(|state| state.terminated).unwrap_or_default();
+            let verdict = ended.message.as_deref().and_then(verdict);
+            plan.actions.push(Action::DeletePod);
+            match verdict {
+                Some(verdict) => status::fail(&mut plan.status, observed, &verdict.reason, &verdict.message),
+                None => {
+                    // It was killed, or its node went away: another one goes on where it was.
+                    plan.status.restart_count += 1;
+                    let message = format!("the importer ended with code {}; another one goes on", ended.exit_code);
+                    status::wait(&mut plan.status, observed, scheduled(way), &message);
+                }
+            }
+        }
+        Some("Running") => status::run(&mut plan.status, observed, running(way)),
+        _ => {
+            let waiting = container.state.and_then(|state| state.waiting).unwrap_or_default();
+            let unscheduled = pod_status.conditions.unwrap_or_default().into_iter();
+            let unscheduled = unscheduled
+                .filter(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
+                .find_map(|condition| condition.message);
+            let message = waiting.message.or(waiting.reason).or(unscheduled);
+            let message = message.unwrap_or_else(|| "the importer is being started".to_owned());
+            status::wait(&mut plan.status, observed, scheduled(way), &message);
+        }
+    }
+}
+
+/// Exactly one source, and one that we know.
+fn check<'a>(observed: &Observed<'a>) -> Result<&'a DataVolumeSource, String> {
+    let spec = &observed.volume.spec;
+    if spec.pvc.is_some() == spec.storage.is_some() {
+        return Err("spec needs one of pvc and storage".to_owned());
+    }
+    if spec.content_type == "archive" {
+        return Err("spec.contentType archive is not supported".to_owned());
+    }
+    let source = observed.source.ok_or("spec.source is missing")?;
+    let known = [
+        source.http.is_some(),
+        source.registry.is_some(),
+        source.pvc.is_some(),
+        source.upload.is_some(),
+        source.blank.is_some(),
+    ];
+    let foreign = [
+        (source.s3.is_some(), "s3"),
+        (source.gcs.is_some(), "gcs"),
+        (source.imageio.is_some(), "imageio"),
+        (source.vddk.is_some(), "vddk"),
+        (source.snapshot.is_some(), "snapshot"),
+    ];
+    if let Some((_, name)) = foreign.iter().find(|(set, _)| *set) {
+        return Err(format!("spec.source.{name} is not supported"));
+    }
+    match known.iter().filter(|set| **set).count() {
+        1 => Ok(source),
+        count => Err(format!("spec.source names {count} sources; it needs one")),
+    }
+}
+
+fn way(source: &DataVolumeSource) -> Way {
+    match (&source.pvc, &source.upload) {
+        (Some(_), _) => Way::Clone,
+        (_, Some(_)) => Way::Upload,
+        _ => Way::Import,
+    }
+}
+
+fn scheduled(way: Way) -> &'static str {
+    match way {
+        Way::Import => phase::IMPORT_SCHEDULED,
+        Way::Clone => phase::CLONE_SCHEDULED,
+        Way::Upload => phase::UPLOAD_SCHEDULED,
+    }
+}
+
+fn running(way: Way) -> &'static str {
+    match way {
+        Way::Import => phase::IMPORT_IN_PROGRESS,
+        Way::Clone => phase::CLONE_IN_PROGRESS,
+        Way::Upload => phase::UPLOAD_READY,
+    }
+}
+
+/// The last line of an importer's log, if it is a verdict.
+fn verdict(log: &str) -> Option<Verdict> {
+    log.trim().lines().next_back().and_then(|line| serde_json::from_str(line).ok())
+}
+
+fn owned(claim: &PersistentVolumeClaim, volume: &DataVolume) -> bool {
+    let owners = claim.metadata.owner_references.iter().flatten();
+    owners.into_iter().any(|owner| volume.metadata.uid.as_ref() == Some(&owner.uid))
+}
+
+fn annotated<'a>(
+    annotations: Option<&'a std::collections::BTreeMap<String, String>>,
+    name: &str,
+) -> Option<&'a String> {
+    annotations?.get(name)
+}
+
+#[cfg(test)]
+mod tests;

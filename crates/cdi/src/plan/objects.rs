@@ -1,0 +1,243 @@
+//! The claim and the importer pod of a DataVolume.
+
+use std::collections::BTreeMap;
+
+use ferrovirt_api::Quantity;
+use ferrovirt_api::cdi::{DataVolume, DataVolumeSource, names};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec, Pod, VolumeResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use serde_json::{Value, json};
+
+use super::Observed;
+use crate::job::{self, From, Job, paths};
+
+/// KubeVirt's user, who owns disks.
+const USER: i64 = 107;
+
+pub fn pod_name(volume: &DataVolume) -> String {
+    let name = volume.metadata.name.as_deref().unwrap_or_default();
+    // A pod's name has at most 253 characters, and its host name at most 63: longer ones are told apart by the uid.
+    if name.len() <= 52 {
+        return format!("importer-{name}");
+    }
+    let uid = volume.metadata.uid.as_deref().unwrap_or_default();
+    format!(
+        "importer-{}-{}",
+        name.get(..40).unwrap_or_default().trim_end_matches(['-', '.']),
+        uid.get(..8).unwrap_or(uid)
+    )
+}
+
+/// The claim to make; `None` while the claim that it is a clone of does not exist.
+pub(super) fn claim(observed: &Observed<'_>) -> Result<Option<PersistentVolumeClaim>, String> {
+    let volume = observed.volume;
+    let mut spec = match (&volume.spec.pvc, &volume.spec.storage) {
+        (Some(spec), _) => spec.clone(),
+        (None, Some(storage)) => PersistentVolumeClaimSpec {
+            access_modes: Some(storage.access_modes.clone()).filter(|modes| !modes.is_empty()),
+            selector: storage.selector.clone(),
+            resources: Some(storage.resources.clone()),
+            volume_name: Some(storage.volume_name.clone()).filter(|name| !name.is_empty()),
+            storage_class_name: storage.storage_class_name.clone(),
+            volume_mode: storage.volume_mode.clone().filter(|mode| mode != "FromStorageProfile"),
+            ..Default::default()
+        },
+        (None, None) => return Err("spec needs one of pvc and storage".to_owned()),
+    };
+    spec.access_modes.get_or_insert_with(|| vec!["ReadWriteOnce".to_owned()]);
+    let cloned = observed.source.is_some_and(|source| source.pvc.is_some());
+    let origin_size = observed.origin.and_then(size_of);
+    if cloned && origin_size.is_none() {
+        return Ok(None);
+    }
+    let resources = spec.resources.get_or_insert_with(VolumeResourceRequirements::default);
+    let requests = resources.requests.get_or_insert_with(BTreeMap::new);
+    let asked = requests.get("storage").and_then(bytes);
+    match (asked, origin_size) {
+        (Some(asked), Some(origin)) if asked < origin => {
+            return Err(format!("the disk has {asked} bytes and the claim to be cloned {origin}; ask for as much"));
+        }
+        (None, Some(origin)) => drop(requests.insert("storage".to_owned(), Amount(origin.to_string()))),
+        (None, None) => return Err("the size is missing: set resources.requests.storage".to_owned()),
+        _ => {}
+    }
+    let mut annotations = volume.metadata.annotations.clone().unwrap_or_default();
+    annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    annotations.insert(names::CONTENT_TYPE.to_owned(), "kubevirt".to_owned());
+    if observed.source.is_some_and(|source| source.upload.is_some()) {
+        annotations.insert(names::UPLOAD_REQUEST.to_owned(), String::new());
+    }
+    let mut labels = volume.metadata.labels.clone().unwrap_or_default();
+    labels.insert("app".to_owned(), "containerized-data-importer".to_owned());
+    Ok(Some(PersistentVolumeClaim {
+        metadata: ObjectMeta {
+            name: volume.metadata.name.clone(),
+            namespace: volume.metadata.namespace.clone(),
+            annotations: Some(annotations),
+            labels: Some(labels),
+            owner_references: Some(vec![owner(volume)]),
+            ..Default::default()
+        },
+        spec: Some(spec),
+        status: None,
+    }))
+}
+
+pub(super) fn pod(
+    observed: &Observed<'_>,
+    source: &DataVolumeSource,
+    claim: &PersistentVolumeClaim,
+) -> Result<Pod, String> {
+    let volume = observed.volume;
+    let block = is_block(claim);
+    let size = size_of(claim).ok_or("the claim has no size")?;
+    let name = claim.metadata.name.as_deref().unwrap_or_default();
+    let mut parts = Parts::default();
+    parts.claim("target", name, block, if block { paths::TARGET_DEVICE } else { paths::TARGET }, false);
+    let from = origin(observed, source, &mut parts)?;
+    let cache = matches!(from, From::Http { .. }).then_some(observed.settings.cache.as_deref()).flatten();
+    if let Some(directory) = cache {
+        let path = json!({ "path": directory, "type": "DirectoryOrCreate" });
+        parts.volumes.push(json!({ "name": "cache", "hostPath": path }));
+        parts.mounts.push(json!({ "name": "cache", "mountPath": paths::CACHE }));
+    }
+    let job = Job { from, block, size, cache: cache.is_some() };
+    let job = serde_json::to_string(&job).map_err(|error| error.to_string())?;
+    let settings = observed.settings;
+    let pod = json!({
+        "metadata": {
+            "name": pod_name(volume), "namespace": volume.metadata.namespace,
+            "labels": {
+                "app": "containerized-data-importer",
+                names::COMPONENT_LABEL: names::IMPORTER,
+                names::CREATED_BY_LABEL: volume.metadata.uid,
+            },
+            "ownerReferences": [owner(volume)],
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 5,
+            "automountServiceAccountToken": false,
+            "enableServiceLinks": false,
+            "priorityClassName": Some(&volume.spec.priority_class_name).filter(|name| !name.is_empty()),
+            "imagePullSecrets": parts.pull_secrets,
+            "securityContext": {
+                "runAsUser": USER, "runAsGroup": USER, "runAsNonRoot": true, "fsGroup": USER,
+                "seccompProfile": { "type": "RuntimeDefault" },
+            },
+            "volumes": parts.volumes,
+            "containers": [{
+                "name": names::IMPORTER,
+                "image": settings.image, "imagePullPolicy": settings.pull_policy,
+                "command": ["/usr/bin/ferrovirt", "importer"],
+                "env": [{ "name": job::VARIABLE, "value": job }],
+                "ports": [{ "name": "progress", "containerPort": job::PORT }],
+                "resources": { "requests": { "cpu": "100m", "memory": "64Mi" } },
+                "terminationMessagePolicy": "FallbackToLogsOnError",
+                "securityContext": {
+                    "allowPrivilegeEscalation": false, "runAsNonRoot": true, "runAsUser": USER, "runAsGroup": USER,
+                    "capabilities": { "drop": ["ALL"] },
+                },
+                "volumeMounts": parts.mounts, "volumeDevices": parts.devices,
+            }],
+        },
+    });
+    serde_json::from_value(pod).map_err(|error| error.to_string())
+}
+
+/// What the pod mounts beside its claim.
+#[derive(Default)]
+struct Parts {
+    volumes: Vec<Value>,
+    mounts: Vec<Value>,
+    devices: Vec<Value>,
+    pull_secrets: Vec<Value>,
+}
+
+impl Parts {
+    fn claim(&mut self, volume: &str, name: &str, block: bool, path: &str, read_only: bool) {
+        let claim = json!({ "claimName": name, "readOnly": read_only });
+        self.volumes.push(json!({ "name": volume, "persistentVolumeClaim": claim }));
+        match block {
+            true => self.devices.push(json!({ "name": volume, "devicePath": path })),
+            false => self.mounts.push(json!({ "name": volume, "mountPath": path, "readOnly": read_only })),
+        }
+    }
+
+    fn mount(&mut self, name: &str, source: Value, path: &str) {
+        let mut volume = source;
+        volume["name"] = name.into();
+        self.volumes.push(volume);
+        self.mounts.push(json!({ "name": name, "mountPath": path, "readOnly": true }));
+    }
+}
+
+fn origin(observed: &Observed<'_>, source: &DataVolumeSource, parts: &mut Parts) -> Result<From, String> {
+    if let Some(http) = &source.http {
+        if !http.secret_extra_headers.is_empty() {
+            return Err("spec.source.http.secretExtraHeaders is not supported".to_owned());
+        }
+        if !http.secret_ref.is_empty() {
+            parts.mount("secret", json!({ "secret": { "secretName": http.secret_ref } }), paths::SECRET);
+        }
+        if !http.cert_config_map.is_empty() {
+            parts.mount("certificates", json!({ "configMap": { "name": http.cert_config_map } }), paths::CERTIFICATES);
+        }
+        return Ok(From::Http {
+            url: http.url.clone(),
+            headers: http.extra_headers.clone(),
+            checksum: http.checksum.clone(),
+            insecure: http.insecure_skip_verify == Some(true),
+            login: !http.secret_ref.is_empty(),
+            certificates: !http.cert_config_map.is_empty(),
+        });
+    }
+    if let Some(registry) = &source.registry {
+        let url = registry.url.as_deref().ok_or("spec.source.registry.url is missing")?;
+        let reference = url.strip_prefix("docker://").ok_or_else(|| {
+            format!("spec.source.registry.url {url:?} is not of the form docker://registry.example.com/name:tag")
+        })?;
+        parts.mount("image", json!({ "image": { "reference": reference } }), paths::IMAGE);
+        parts.pull_secrets.extend(registry.secret_ref.iter().map(|name| json!({ "name": name })));
+        return Ok(From::Image);
+    }
+    if let Some(wanted) = &source.pvc {
+        let namespace = observed.volume.metadata.namespace.as_deref().unwrap_or_default();
+        if !wanted.namespace.is_empty() && wanted.namespace != namespace {
+            return Err("spec.source.pvc.namespace is another one; clone within a namespace".to_owned());
+        }
+        let block = observed.origin.is_some_and(is_block);
+        let path = if block { paths::SOURCE_DEVICE } else { paths::SOURCE };
+        parts.claim("source", &wanted.name, block, path, true);
+        return Ok(From::Claim { block });
+    }
+    if source.upload.is_some() {
+        return Ok(From::Upload { token: observed.random.to_owned() });
+    }
+    Ok(From::Blank)
+}
+
+fn owner(volume: &DataVolume) -> OwnerReference {
+    OwnerReference {
+        api_version: "cdi.kubevirt.io/v1beta1".to_owned(),
+        kind: "DataVolume".to_owned(),
+        name: volume.metadata.name.clone().unwrap_or_default(),
+        uid: volume.metadata.uid.clone().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+fn is_block(claim: &PersistentVolumeClaim) -> bool {
+    claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref()) == Some("Block")
+}
+
+/// What was asked for, which is what the user counts on.
+fn size_of(claim: &PersistentVolumeClaim) -> Option<u64> {
+    bytes(claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?.get("storage")?)
+}
+
+fn bytes(amount: &Amount) -> Option<u64> {
+    Quantity::try_from(amount).ok().map(|quantity| quantity.as_bytes())
+}

@@ -1,0 +1,186 @@
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::Settings;
+
+fn settings() -> Settings {
+    Settings { image: "ferrovirt:1".into(), pull_policy: "IfNotPresent".into(), cache: Some("/cache".into()) }
+}
+
+fn volume(source: Value) -> DataVolume {
+    serde_json::from_value(json!({
+        "metadata": { "name": "disk", "namespace": "a", "uid": "u1" },
+        "spec": { "source": source, "storage": { "resources": { "requests": { "storage": "1Gi" } } } },
+    }))
+    .unwrap()
+}
+
+struct World {
+    volume: DataVolume,
+    claim: Option<PersistentVolumeClaim>,
+    pod: Option<Pod>,
+    origin: Option<PersistentVolumeClaim>,
+    progress: Option<Progress>,
+}
+
+impl World {
+    fn new(source: Value) -> Self {
+        Self { volume: volume(source), claim: None, pod: None, origin: None, progress: None }
+    }
+
+    fn plan(&self) -> Plan {
+        plan(&Observed {
+            volume: &self.volume,
+            source: self.volume.spec.source.as_ref(),
+            claim: self.claim.as_ref(),
+            pod: self.pod.as_ref(),
+            origin: self.origin.as_ref(),
+            origin_user: None,
+            progress: self.progress.as_ref(),
+            settings: &settings(),
+            random: "secret",
+            now: Timestamp::UNIX_EPOCH,
+        })
+    }
+
+    /// Does what the plan says, as the API would.
+    fn step(&mut self) -> String {
+        let plan = self.plan();
+        self.volume.status = plan.status;
+        for action in plan.actions {
+            match action {
+                Action::CreateClaim(claim) => self.claim = Some(*claim),
+                Action::CreatePod(pod) => self.pod = Some(*pod),
+                Action::DeletePod => self.pod = None,
+            }
+        }
+        self.volume.status.phase.clone()
+    }
+
+    fn pod_phase(&mut self, phase: &str, message: Option<&str>) {
+        let status = json!({ "phase": phase, "containerStatuses": [{
+            "name": "importer", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": { "terminated": { "exitCode": 1, "message": message } },
+        }] });
+        self.pod.as_mut().unwrap().status = Some(serde_json::from_value(status).unwrap());
+    }
+
+    fn condition(&self, type_: &str) -> (String, String, String) {
+        let found = self.volume.status.conditions.iter().find(|condition| condition.type_ == type_).unwrap();
+        (found.status.clone(), found.reason.clone(), found.message.clone())
+    }
+}
+
+#[test]
+fn an_import_goes_from_pending_to_succeeded() {
+    let mut world = World::new(json!({ "http": { "url": "http://h/i.qcow2" } }));
+    assert_eq!(world.step(), "Pending");
+    assert_eq!(world.claim.as_ref().unwrap().spec.as_ref().unwrap().access_modes, Some(vec!["ReadWriteOnce".into()]));
+    assert_eq!(world.step(), "ImportScheduled");
+    let spec = serde_json::to_value(world.pod.as_ref().unwrap().spec.as_ref().unwrap()).unwrap();
+    assert_eq!(spec["containers"][0]["volumeMounts"][0]["mountPath"], "/data");
+    assert_eq!(spec["volumes"][1]["hostPath"]["path"], "/cache");
+    let job: Value = serde_json::from_str(spec["containers"][0]["env"][0]["value"].as_str().unwrap()).unwrap();
+    assert_eq!((job["size"].clone(), job["from"]["http"]["url"].clone()), (json!(1 << 30), json!("http://h/i.qcow2")));
+    world.pod_phase("Running", None);
+    world.progress = Some(Progress { done: 1, total: Some(4), ..Progress::default() });
+    assert_eq!(world.step(), "ImportInProgress");
+    assert_eq!(world.volume.status.progress, "25.00%");
+    assert_eq!(world.condition("Running").0, "True");
+    world.pod_phase("Succeeded", None);
+    assert_eq!(world.step(), "Succeeded");
+    assert!(world.pod.is_none());
+    assert_eq!(world.condition("Ready").0, "True");
+    assert_eq!(world.step(), "Succeeded");
+}
+
+#[test]
+fn a_killed_importer_is_followed_by_another_and_a_verdict_is_final() {
+    let mut world = World::new(json!({ "http": { "url": "http://h/i" } }));
+    world.step();
+    world.step();
+    world.pod_phase("Failed", Some("some log\nkilled"));
+    assert_eq!(world.step(), "ImportScheduled");
+    assert_eq!(world.volume.status.restart_count, 1);
+    assert!(world.pod.is_none());
+    assert_eq!(world.step(), "ImportScheduled");
+    world.pod_phase("Failed", Some("log\n{\"reason\":\"ImageTooLarge\",\"message\":\"ask for more\"}\n"));
+    assert_eq!(world.step(), "Failed");
+    assert_eq!(world.condition("Ready"), ("False".into(), "ImageTooLarge".into(), "ask for more".into()));
+    assert_eq!(world.step(), "Failed");
+    assert!(world.pod.is_none());
+}
+
+#[test]
+fn every_source_gets_what_it_needs() {
+    for (source, path, value) in [
+        (
+            json!({ "blank": {} }),
+            "/spec/containers/0/env/0/value",
+            json!(r#"{"from":"blank","block":false,"size":1073741824,"cache":false}"#),
+        ),
+        (
+            json!({ "registry": { "url": "docker://r/x:1", "secretRef": "s" } }),
+            "/spec/volumes/1/image/reference",
+            json!("r/x:1"),
+        ),
+        (
+            json!({ "registry": { "url": "docker://r/x:1", "secretRef": "s" } }),
+            "/spec/imagePullSecrets/0/name",
+            json!("s"),
+        ),
+        (json!({ "http": { "url": "http://h", "secretRef": "s" } }), "/spec/volumes/1/secret/secretName", json!("s")),
+        (json!({ "http": { "url": "http://h", "certConfigMap": "c" } }), "/spec/volumes/1/configMap/name", json!("c")),
+    ] {
+        let mut world = World::new(source.clone());
+        world.step();
+        world.step();
+        let pod = serde_json::to_value(world.pod.as_ref().unwrap()).unwrap();
+        assert_eq!(pod.pointer(path), Some(&value), "{source}");
+    }
+    let mut upload = World::new(json!({ "upload": {} }));
+    upload.step();
+    assert!(upload.claim.as_ref().unwrap().metadata.annotations.as_ref().unwrap().contains_key(names::UPLOAD_REQUEST));
+    assert_eq!(upload.step(), "UploadScheduled");
+    upload.pod_phase("Running", None);
+    assert_eq!(upload.step(), "UploadReady");
+}
+
+#[test]
+fn a_clone_waits_for_its_origin_and_takes_its_size() {
+    let mut world = World::new(json!({ "pvc": { "namespace": "a", "name": "golden" } }));
+    world.volume.spec.storage.as_mut().unwrap().resources = Default::default();
+    assert_eq!(world.step(), "Pending");
+    assert!(world.claim.is_none());
+    let origin =
+        json!({ "metadata": { "name": "golden" }, "spec": { "resources": { "requests": { "storage": "2Gi" } } } });
+    world.origin = Some(serde_json::from_value(origin).unwrap());
+    world.step();
+    let claim = serde_json::to_value(world.claim.as_ref().unwrap()).unwrap();
+    assert_eq!(claim["spec"]["resources"]["requests"]["storage"], "2147483648");
+    assert_eq!(world.step(), "CloneScheduled");
+    let pod = serde_json::to_value(world.pod.as_ref().unwrap()).unwrap();
+    assert_eq!(pod["spec"]["volumes"][1]["persistentVolumeClaim"]["claimName"], "golden");
+}
+
+#[test]
+fn what_cannot_be_is_said_at_once() {
+    let mut small = World::new(json!({ "pvc": { "namespace": "a", "name": "golden" } }));
+    let origin =
+        json!({ "metadata": { "name": "golden" }, "spec": { "resources": { "requests": { "storage": "2Gi" } } } });
+    small.origin = Some(serde_json::from_value(origin).unwrap());
+    let mut unsized_ = World::new(json!({ "blank": {} }));
+    unsized_.volume.spec.storage.as_mut().unwrap().resources = Default::default();
+    for (mut world, said) in [
+        (World::new(json!({})), "names 0 sources"),
+        (World::new(json!({ "blank": {}, "upload": {} })), "names 2 sources"),
+        (World::new(json!({ "s3": { "url": "x" } })), "s3 is not supported"),
+        (unsized_, "size is missing"),
+        (small, "to be cloned 2147483648"),
+    ] {
+        assert_eq!(world.step(), "Failed");
+        assert!(world.condition("Ready").2.contains(said), "{}", world.condition("Ready").2);
+    }
+}

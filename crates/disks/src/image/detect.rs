@@ -1,0 +1,85 @@
+//! What an image is, told by its first bytes and never by its name.
+
+/// How much of the beginning [`format`] wants to see.
+pub(super) const HEAD: usize = 512;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    Raw,
+    Qcow2,
+    Vmdk,
+    Vdi,
+    Vhdx,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compression {
+    Gzip,
+    Xz,
+    Zstd,
+}
+
+impl Format {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Qcow2 => "qcow2",
+            Self::Vmdk => "vmdk",
+            Self::Vdi => "vdi",
+            Self::Vhdx => "vhdx",
+        }
+    }
+}
+
+pub(super) fn format(head: &[u8]) -> Format {
+    const VDI_SIGNATURE: [u8; 4] = 0xbeda_107f_u32.to_le_bytes();
+    if head.starts_with(b"QFI\xfb") {
+        Format::Qcow2
+    } else if head.starts_with(b"KDMV") || head.starts_with(b"# Disk DescriptorFile") {
+        Format::Vmdk
+    } else if head.starts_with(b"vhdxfile") {
+        Format::Vhdx
+    } else if head.get(64..68) == Some(&VDI_SIGNATURE) {
+        Format::Vdi
+    } else {
+        Format::Raw
+    }
+}
+
+pub(super) fn compression(head: &[u8]) -> Option<Compression> {
+    if head.starts_with(&[0x1f, 0x8b]) {
+        Some(Compression::Gzip)
+    } else if head.starts_with(b"\xfd7zXZ\0") {
+        Some(Compression::Xz)
+    } else if head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        Some(Compression::Zstd)
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_are_told_by_their_beginning() {
+        let mut vdi = [0u8; HEAD];
+        vdi[64..68].copy_from_slice(&[0x7f, 0x10, 0xda, 0xbe]);
+        for (head, expected) in [
+            (&b"QFI\xfb\0\0\0\x03"[..], Format::Qcow2),
+            (b"KDMV", Format::Vmdk),
+            (b"# Disk DescriptorFile\n", Format::Vmdk),
+            (b"vhdxfile", Format::Vhdx),
+            (&vdi, Format::Vdi),
+            (b"", Format::Raw),
+            (b"QFI", Format::Raw),
+        ] {
+            assert_eq!(format(head), expected, "{head:?}");
+        }
+        assert_eq!(compression(b"\x1f\x8b\x08"), Some(Compression::Gzip));
+        assert_eq!(compression(b"\xfd7zXZ\0\0"), Some(Compression::Xz));
+        assert_eq!(compression(b"\x28\xb5\x2f\xfd"), Some(Compression::Zstd));
+        assert_eq!(compression(b"QFI\xfb"), None);
+    }
+}

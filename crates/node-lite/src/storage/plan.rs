@@ -1,0 +1,382 @@
+//! What is to be done about claims and volumes. Pure: objects in, actions out. Each action is one step; what it changes
+//! comes back through the watch and leads to the next.
+//!
+//! ```text
+//! claim   Pending ──(a volume fits)── Bind ──┐
+//!            │                               ├── Bound ──(volume gone)── Lost
+//!            └─(its class is ours)─ Provision┘
+//! volume  Available ── Bound ──(claim gone)── Released ──(policy Delete)── Reclaim
+//! ```
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+
+use ferrovirt_api::Quantity;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec};
+use k8s_openapi::api::storage::v1::StorageClass;
+use serde_json::{Value, json};
+
+/// The provisioner that this node answers to.
+pub const PROVISIONER: &str = "ferrovirt.io/local";
+pub const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
+const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
+const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+
+/// Namespace and name of a claim.
+pub type Key = (String, String);
+
+pub struct World<'a> {
+    pub claims: &'a [std::sync::Arc<PersistentVolumeClaim>],
+    pub volumes: &'a [std::sync::Arc<PersistentVolume>],
+    pub classes: &'a [std::sync::Arc<StorageClass>],
+    /// Claims that a pod which has not ended names.
+    pub used: &'a HashSet<Key>,
+    pub node: &'a str,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// A merge patch on the claim, or on its status.
+    PatchClaim {
+        key: Key,
+        patch: Value,
+        status: bool,
+    },
+    PatchVolume {
+        name: String,
+        patch: Value,
+        status: bool,
+    },
+    /// Make the files of a new volume, then the volume.
+    Provision {
+        key: Key,
+        volume: Box<PersistentVolume>,
+    },
+    /// The claim grew: so do its files, then the volume's capacity.
+    Grow {
+        key: Key,
+        volume: String,
+        bytes: u64,
+        capacity: Value,
+    },
+    /// Remove the files of a volume that nobody claims any more, then the volume.
+    Reclaim {
+        volume: String,
+    },
+    /// Tell the user why the claim waits.
+    Say {
+        key: Key,
+        reason: &'static str,
+        message: String,
+    },
+}
+
+/// What the scheduler needs to know of a claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClaimState {
+    Bound,
+    /// It will be bound in a moment, or once a pod needs it.
+    Coming,
+    /// It needs somebody's help.
+    Stuck(String),
+}
+
+pub fn plan(world: &World<'_>, directory: &Path) -> Vec<Action> {
+    let mut actions = Vec::new();
+    for claim in world.claims {
+        plan_claim(world, claim, directory, &mut actions);
+    }
+    for volume in world.volumes {
+        plan_volume(world, volume, &mut actions);
+    }
+    actions
+}
+
+pub fn state(world: &World<'_>, claim: &PersistentVolumeClaim) -> ClaimState {
+    if phase(claim) == Some("Bound") {
+        return ClaimState::Bound;
+    }
+    if phase(claim) == Some("Lost") {
+        return ClaimState::Stuck(format!("persistentvolumeclaim {:?} has lost its volume", key_of(claim).1));
+    }
+    match class_of(world, claim) {
+        Some(class) if class.provisioner == PROVISIONER => ClaimState::Coming,
+        _ if spec_of(claim).volume_name.is_some_and(|name| !name.is_empty()) => ClaimState::Coming,
+        _ => ClaimState::Stuck("pod has unbound immediate PersistentVolumeClaims".to_owned()),
+    }
+}
+
+pub fn key_of(claim: &PersistentVolumeClaim) -> Key {
+    (claim.metadata.namespace.clone().unwrap_or_default(), claim.metadata.name.clone().unwrap_or_default())
+}
+
+/// Bytes that a list of resources says under `storage`.
+pub fn storage_bytes(
+    amounts: Option<&BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>>,
+) -> Option<u64> {
+    Quantity::try_from(amounts?.get("storage")?).ok().map(|quantity| quantity.as_bytes())
+}
+
+fn plan_claim(world: &World<'_>, claim: &PersistentVolumeClaim, directory: &Path, actions: &mut Vec<Action>) {
+    let key = key_of(claim);
+    let finalizers = claim.metadata.finalizers.clone().unwrap_or_default();
+    let protected = finalizers.iter().any(|finalizer| finalizer == CLAIM_FINALIZER);
+    if claim.metadata.deletion_timestamp.is_some() {
+        if protected && !world.used.contains(&key) {
+            let rest: Vec<&String> = finalizers.iter().filter(|finalizer| *finalizer != CLAIM_FINALIZER).collect();
+            actions.push(Action::PatchClaim {
+                key,
+                patch: json!({ "metadata": { "finalizers": rest } }),
+                status: false,
+            });
+        }
+        return;
+    }
+    if !protected {
+        let all: Vec<&str> = finalizers.iter().map(String::as_str).chain([CLAIM_FINALIZER]).collect();
+        let patch = json!({ "metadata": { "finalizers": all } });
+        actions.push(Action::PatchClaim { key: key.clone(), patch, status: false });
+    }
+    let spec = spec_of(claim);
+    let Some(volume_name) = spec.volume_name.clone().filter(|name| !name.is_empty()) else {
+        return unbound(world, claim, &spec, directory, actions);
+    };
+    let volume = world.volumes.iter().find(|volume| volume.metadata.name.as_ref() == Some(&volume_name));
+    let Some(volume) = volume else {
+        if phase(claim) == Some("Bound") {
+            actions.push(Action::PatchClaim { key, patch: json!({ "status": { "phase": "Lost" } }), status: true });
+        }
+        return;
+    };
+    if !claimed_by(volume, claim) {
+        let taken = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()).is_some_and(|r| r.uid.is_some());
+        if !taken {
+            actions.push(claim_ref(volume, claim));
+        }
+        return;
+    }
+    let volume_spec = volume.spec.clone().unwrap_or_default();
+    let wanted = storage_bytes(spec.resources.as_ref().and_then(|resources| resources.requests.as_ref()));
+    let have = storage_bytes(volume_spec.capacity.as_ref());
+    if let (Some(wanted), Some(have)) = (wanted, have)
+        && wanted > have
+        && is_ours(volume)
+        && class_of(world, claim).is_some_and(|class| class.allow_volume_expansion == Some(true))
+    {
+        let asked = spec.resources.and_then(|resources| resources.requests).unwrap_or_default();
+        let capacity = json!({ "storage": asked.get("storage") });
+        actions.push(Action::Grow { key, volume: volume_name, bytes: wanted, capacity });
+        return;
+    }
+    let status = claim.status.clone().unwrap_or_default();
+    if status.phase.as_deref() != Some("Bound") || status.capacity != volume_spec.capacity {
+        let patch = json!({ "status": {
+            "phase": "Bound", "accessModes": volume_spec.access_modes, "capacity": volume_spec.capacity,
+        } });
+        actions.push(Action::PatchClaim { key, patch, status: true });
+    }
+}
+
+fn unbound(
+    world: &World<'_>,
+    claim: &PersistentVolumeClaim,
+    spec: &PersistentVolumeClaimSpec,
+    directory: &Path,
+    actions: &mut Vec<Action>,
+) {
+    let key = key_of(claim);
+    if phase(claim).is_none() {
+        let patch = json!({ "status": { "phase": "Pending" } });
+        actions.push(Action::PatchClaim { key: key.clone(), patch, status: true });
+    }
+    if spec.storage_class_name.is_none() {
+        match default_class(world) {
+            Some(class) => {
+                let patch = json!({ "spec": { "storageClassName": class } });
+                actions.push(Action::PatchClaim { key, patch, status: false });
+            }
+            None => actions
+                .push(say_unbound(key, "no persistent volumes available for this claim and no storage class is set")),
+        }
+        return;
+    }
+    let fits = world.volumes.iter().filter(|volume| fits(volume, claim, spec));
+    let best = fits.min_by_key(|volume| {
+        let own = claimed_by(volume, claim);
+        (!own, storage_bytes(volume.spec.as_ref().and_then(|spec| spec.capacity.as_ref())))
+    });
+    if let Some(volume) = best {
+        if !claimed_by(volume, claim) {
+            actions.push(claim_ref(volume, claim));
+            return;
+        }
+        let patch = json!({
+            "metadata": { "annotations": {
+                "pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes",
+            } },
+            "spec": { "volumeName": volume.metadata.name },
+        });
+        actions.push(Action::PatchClaim { key, patch, status: false });
+        return;
+    }
+    let Some(class) = class_of(world, claim) else {
+        let name = spec.storage_class_name.as_deref().unwrap_or_default();
+        if !name.is_empty() {
+            let message = format!("storageclass.storage.k8s.io {name:?} not found");
+            actions.push(Action::Say { key, reason: "ProvisioningFailed", message });
+        }
+        return;
+    };
+    if class.provisioner != PROVISIONER {
+        return;
+    }
+    let selected = claim.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(SELECTED_NODE));
+    if class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer") && !selected && !world.used.contains(&key) {
+        let message = "waiting for first consumer to be created before binding".to_owned();
+        actions.push(Action::Say { key, reason: "WaitForFirstConsumer", message });
+        return;
+    }
+    let volume = Box::new(new_volume(claim, spec, class, directory, world.node));
+    actions.push(Action::Provision { key, volume });
+}
+
+fn plan_volume(world: &World<'_>, volume: &PersistentVolume, actions: &mut Vec<Action>) {
+    let Some(name) = volume.metadata.name.clone() else { return };
+    if volume.metadata.deletion_timestamp.is_some() {
+        return;
+    }
+    let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
+    let spec = volume.spec.clone().unwrap_or_default();
+    let owner = spec.claim_ref.as_ref().and_then(|reference| reference.uid.clone());
+    let wanted = match owner {
+        None => "Available",
+        Some(uid) if world.claims.iter().any(|claim| claim.metadata.uid.as_ref() == Some(&uid)) => "Bound",
+        Some(_) => "Released",
+    };
+    if phase != Some(wanted) {
+        actions.push(Action::PatchVolume { name, patch: json!({ "status": { "phase": wanted } }), status: true });
+    } else if wanted == "Released"
+        && is_ours(volume)
+        && spec.persistent_volume_reclaim_policy.as_deref() == Some("Delete")
+    {
+        actions.push(Action::Reclaim { volume: name });
+    }
+}
+
+fn new_volume(
+    claim: &PersistentVolumeClaim,
+    spec: &PersistentVolumeClaimSpec,
+    class: &StorageClass,
+    directory: &Path,
+    node: &str,
+) -> PersistentVolume {
+    let name = format!("pvc-{}", claim.metadata.uid.as_deref().unwrap_or_default());
+    let requests = spec.resources.as_ref().and_then(|resources| resources.requests.clone()).unwrap_or_default();
+    let mut path = directory.join(&name);
+    if is_block(spec) {
+        path.push(BLOCK_FILE);
+    }
+    let (namespace, claim_name) = key_of(claim);
+    let volume = json!({
+        "metadata": { "name": name, "annotations": { PROVISIONED_BY: PROVISIONER } },
+        "spec": {
+            "capacity": { "storage": requests.get("storage") },
+            "accessModes": spec.access_modes,
+            "volumeMode": spec.volume_mode.as_deref().unwrap_or("Filesystem"),
+            "persistentVolumeReclaimPolicy": class.reclaim_policy.as_deref().unwrap_or("Delete"),
+            "storageClassName": class.metadata.name,
+            "claimRef": {
+                "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": claim_name,
+                "uid": claim.metadata.uid, "resourceVersion": claim.metadata.resource_version,
+            },
+            "local": { "path": path },
+            "nodeAffinity": { "required": { "nodeSelectorTerms": [{ "matchExpressions": [
+                { "key": "kubernetes.io/hostname", "operator": "In", "values": [node] },
+            ] }] } },
+        },
+    });
+    serde_json::from_value(volume).unwrap_or_default()
+}
+
+/// The one file of a volume that is to be a block device. QEMU reads it as it is: there is no loop device to set up,
+/// to find again after a reboot, or to leak.
+pub const BLOCK_FILE: &str = "block.img";
+
+pub fn is_block(spec: &PersistentVolumeClaimSpec) -> bool {
+    spec.volume_mode.as_deref() == Some("Block")
+}
+
+pub fn is_ours(volume: &PersistentVolume) -> bool {
+    volume.metadata.annotations.as_ref().and_then(|all| all.get(PROVISIONED_BY)).is_some_and(|by| by == PROVISIONER)
+}
+
+fn claim_ref(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Action {
+    let (namespace, name) = key_of(claim);
+    let patch = json!({ "spec": { "claimRef": {
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": name,
+        "uid": claim.metadata.uid,
+    } } });
+    Action::PatchVolume { name: volume.metadata.name.clone().unwrap_or_default(), patch, status: false }
+}
+
+fn fits(volume: &PersistentVolume, claim: &PersistentVolumeClaim, wanted: &PersistentVolumeClaimSpec) -> bool {
+    if claimed_by(volume, claim) {
+        return true;
+    }
+    let Some(spec) = &volume.spec else { return false };
+    let (namespace, name) = key_of(claim);
+    let free = spec.claim_ref.as_ref().is_none_or(|reference| {
+        reference.uid.is_none() && reference.namespace == Some(namespace) && reference.name == Some(name)
+    });
+    let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".to_owned());
+    let labels = volume.metadata.labels.clone().unwrap_or_default();
+    let selected = wanted.selector.as_ref().is_none_or(|selector| {
+        selector.match_expressions.as_ref().is_none_or(Vec::is_empty)
+            && selector.match_labels.iter().flatten().all(|(key, value)| labels.get(key) == Some(value))
+    });
+    let modes = spec.access_modes.clone().unwrap_or_default();
+    free && volume.metadata.deletion_timestamp.is_none()
+        && selected
+        && spec.storage_class_name.as_deref().unwrap_or_default()
+            == wanted.storage_class_name.as_deref().unwrap_or_default()
+        && mode(&spec.volume_mode) == mode(&wanted.volume_mode)
+        && wanted.access_modes.iter().flatten().all(|wanted| modes.contains(wanted))
+        && storage_bytes(spec.capacity.as_ref())
+            >= storage_bytes(wanted.resources.as_ref().and_then(|resources| resources.requests.as_ref()))
+}
+
+fn claimed_by(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+    reference.is_some_and(|reference| reference.uid.is_some() && reference.uid == claim.metadata.uid)
+}
+
+fn class_of<'a>(world: &World<'a>, claim: &PersistentVolumeClaim) -> Option<&'a StorageClass> {
+    let name = spec_of(claim).storage_class_name.or_else(|| default_class(world))?;
+    world.classes.iter().find(|class| class.metadata.name.as_ref() == Some(&name)).map(|class| &**class)
+}
+
+/// The newest class that is marked, as upstream picks among several.
+fn default_class(world: &World<'_>) -> Option<String> {
+    let marked = world.classes.iter().filter(|class| {
+        class.metadata.annotations.as_ref().and_then(|all| all.get(DEFAULT_CLASS)).is_some_and(|value| value == "true")
+    });
+    let newest = marked.max_by_key(|class| class.metadata.creation_timestamp.as_ref().map(|at| at.0));
+    newest.and_then(|class| class.metadata.name.clone())
+}
+
+fn say_unbound(key: Key, message: &str) -> Action {
+    Action::Say { key, reason: "FailedBinding", message: message.to_owned() }
+}
+
+fn phase(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.status.as_ref().and_then(|status| status.phase.as_deref())
+}
+
+fn spec_of(claim: &PersistentVolumeClaim) -> PersistentVolumeClaimSpec {
+    claim.spec.clone().unwrap_or_default()
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

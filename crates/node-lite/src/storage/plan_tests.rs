@@ -1,0 +1,191 @@
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+
+use super::*;
+
+fn parse<T: DeserializeOwned>(value: Value) -> Arc<T> {
+    Arc::new(serde_json::from_value(value).unwrap())
+}
+
+fn claim(patch: Value) -> Arc<PersistentVolumeClaim> {
+    let mut claim = json!({
+        "metadata": { "namespace": "a", "name": "data", "uid": "u1", "finalizers": [CLAIM_FINALIZER] },
+        "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } }, "storageClassName": "local" },
+        "status": { "phase": "Pending" },
+    });
+    merge(&mut claim, patch);
+    parse(claim)
+}
+
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (key, value) in from {
+                match value {
+                    Value::Null => drop(into.remove(&key)),
+                    value => merge(into.entry(key).or_insert(Value::Null), value),
+                }
+            }
+        }
+        (into, from) => *into = from,
+    }
+}
+
+fn classes() -> Vec<Arc<StorageClass>> {
+    super::super::classes().into_iter().map(parse).collect()
+}
+
+/// Runs the plan and shows each action as one line.
+fn check(claims: &[Arc<PersistentVolumeClaim>], volumes: &[Arc<PersistentVolume>], used: &[&str], expected: &[&str]) {
+    let used = used.iter().map(|name| ("a".to_owned(), (*name).to_owned())).collect();
+    let classes = classes();
+    let world = World { claims, volumes, classes: &classes, used: &used, node: "n1" };
+    let actions: Vec<String> = plan(&world, Path::new("/v")).iter().map(line).collect();
+    assert_eq!(actions, expected);
+}
+
+fn line(action: &Action) -> String {
+    match action {
+        Action::PatchClaim { key, patch, status } => {
+            format!("claim {}{} {patch}", key.1, if *status { "/status" } else { "" })
+        }
+        Action::PatchVolume { name, patch, status } => {
+            format!("volume {name}{} {patch}", if *status { "/status" } else { "" })
+        }
+        Action::Provision { key, volume } => {
+            let spec = volume.spec.as_ref().unwrap();
+            let path = &spec.local.as_ref().unwrap().path;
+            format!("provision {} {path} {}", key.1, spec.capacity.as_ref().unwrap()["storage"].0)
+        }
+        Action::Grow { volume, bytes, .. } => format!("grow {volume} {bytes}"),
+        Action::Reclaim { volume } => format!("reclaim {volume}"),
+        Action::Say { key, reason, .. } => format!("say {} {reason}", key.1),
+    }
+}
+
+fn provisioned(claim: &PersistentVolumeClaim) -> PersistentVolume {
+    let used = HashSet::new();
+    let classes = classes();
+    let claims = [Arc::new(claim.clone())];
+    let world = World { claims: &claims, volumes: &[], classes: &classes, used: &used, node: "n1" };
+    let found = plan(&world, Path::new("/v")).into_iter().find_map(|action| match action {
+        Action::Provision { volume, .. } => Some(*volume),
+        _ => None,
+    });
+    found.unwrap()
+}
+
+#[test]
+fn a_claim_goes_from_new_to_bound() {
+    let new =
+        claim(json!({ "metadata": { "finalizers": null }, "spec": { "storageClassName": null }, "status": null }));
+    check(
+        &[new],
+        &[],
+        &[],
+        &[
+            r#"claim data {"metadata":{"finalizers":["kubernetes.io/pvc-protection"]}}"#,
+            r#"claim data/status {"status":{"phase":"Pending"}}"#,
+            r#"claim data {"spec":{"storageClassName":"local"}}"#,
+        ],
+    );
+    let pending = claim(json!({}));
+    check(&[pending.clone()], &[], &[], &["provision data /v/pvc-u1 1Gi"]);
+    let volume = Arc::new(provisioned(&pending));
+    let affinity = serde_json::to_value(volume.spec.as_ref().unwrap().node_affinity.as_ref().unwrap()).unwrap();
+    assert_eq!(affinity["required"]["nodeSelectorTerms"][0]["matchExpressions"][0]["values"], json!(["n1"]));
+    check(
+        &[pending],
+        &[volume.clone()],
+        &[],
+        &[
+            r#"claim data {"metadata":{"annotations":{"pv.kubernetes.io/bind-completed":"yes","pv.kubernetes.io/bound-by-controller":"yes"}},"spec":{"volumeName":"pvc-u1"}}"#,
+            r#"volume pvc-u1/status {"status":{"phase":"Bound"}}"#,
+        ],
+    );
+    let named = claim(json!({ "spec": { "volumeName": "pvc-u1" } }));
+    check(
+        &[named],
+        &[volume.clone()],
+        &[],
+        &[
+            r#"claim data/status {"status":{"accessModes":["ReadWriteOnce"],"capacity":{"storage":"1Gi"},"phase":"Bound"}}"#,
+            r#"volume pvc-u1/status {"status":{"phase":"Bound"}}"#,
+        ],
+    );
+    let mut bound = PersistentVolume::clone(&volume);
+    bound.status.get_or_insert_default().phase = Some("Bound".to_owned());
+    let done =
+        json!({ "spec": { "volumeName": "pvc-u1" }, "status": { "phase": "Bound", "capacity": { "storage": "1Gi" } } });
+    check(&[claim(done.clone())], &[Arc::new(bound.clone())], &[], &[]);
+    let mut larger = done;
+    larger["spec"]["resources"] = json!({ "requests": { "storage": "2Gi" } });
+    check(&[claim(larger)], &[Arc::new(bound)], &[], &["grow pvc-u1 2147483648"]);
+}
+
+#[test]
+fn a_block_claim_is_one_file() {
+    let block = claim(json!({ "spec": { "volumeMode": "Block" } }));
+    check(&[block], &[], &[], &["provision data /v/pvc-u1/block.img 1Gi"]);
+}
+
+#[test]
+fn a_class_that_waits_provisions_for_the_first_pod() {
+    let waiting = claim(json!({ "spec": { "storageClassName": "local-wait" } }));
+    check(&[waiting.clone()], &[], &[], &["say data WaitForFirstConsumer"]);
+    check(&[waiting], &[], &["data"], &["provision data /v/pvc-u1 1Gi"]);
+}
+
+#[test]
+fn a_claim_that_a_pod_uses_outlives_its_deletion() {
+    let leaving = claim(json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } }));
+    check(&[leaving.clone()], &[], &["data"], &[]);
+    check(&[leaving], &[], &[], &[r#"claim data {"metadata":{"finalizers":[]}}"#]);
+}
+
+#[test]
+fn what_nobody_claims_is_released_and_reclaimed_if_its_policy_says_so() {
+    for (policy, expected) in [("Delete", vec!["reclaim pvc-u1"]), ("Retain", vec![])] {
+        let mut volume = provisioned(&claim(json!({})));
+        check(&[], &[Arc::new(volume.clone())], &[], &[r#"volume pvc-u1/status {"status":{"phase":"Released"}}"#]);
+        volume.status.get_or_insert_default().phase = Some("Released".to_owned());
+        volume.spec.as_mut().unwrap().persistent_volume_reclaim_policy = Some(policy.to_owned());
+        check(&[], &[Arc::new(volume)], &[], &expected);
+    }
+}
+
+#[test]
+fn a_fitting_volume_is_taken_before_a_new_one_is_made() {
+    let volume = |name: &str, size: &str, mode: &str| -> Arc<PersistentVolume> {
+        parse(json!({
+            "metadata": { "name": name },
+            "spec": { "capacity": { "storage": size }, "accessModes": [mode], "storageClassName": "local", "hostPath": { "path": "/x" } },
+            "status": { "phase": "Available" },
+        }))
+    };
+    let all = [
+        volume("small", "1Mi", "ReadWriteOnce"),
+        volume("large", "9Gi", "ReadWriteOnce"),
+        volume("fits", "2Gi", "ReadWriteOnce"),
+        volume("shared", "1Gi", "ReadWriteMany"),
+    ];
+    check(
+        &[claim(json!({}))],
+        &all,
+        &[],
+        &[
+            r#"volume fits {"spec":{"claimRef":{"apiVersion":"v1","kind":"PersistentVolumeClaim","name":"data","namespace":"a","uid":"u1"}}}"#,
+        ],
+    );
+}
+
+#[test]
+fn a_claim_whose_volume_vanished_is_lost() {
+    let bound = claim(json!({ "spec": { "volumeName": "gone" }, "status": { "phase": "Bound" } }));
+    check(&[bound], &[], &[], &[r#"claim data/status {"status":{"phase":"Lost"}}"#]);
+    let unknown = claim(json!({ "spec": { "storageClassName": "nfs" } }));
+    check(&[unknown], &[], &[], &["say data ProvisioningFailed"]);
+}
