@@ -12,7 +12,7 @@ export FERROVIRT_BIN_DIR ?= $(CARGO_TARGET_DIR)/dist
 export FERROVIRT_GUEST_DIR ?= $(FERROVIRT_CACHE)/guest
 export PREFIX ?= /usr/local
 
-.PHONY: help up down deps build image clients test lint bench bench-scale nightly images kubernetes-up kubernetes-down e2e-kubernetes bench-kubernetes deny gen
+.PHONY: help up down deps build image clients test lint bench bench-disk bench-scale nightly images kubernetes-up kubernetes-down e2e-kubernetes bench-kubernetes deny gen
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -51,6 +51,9 @@ bench: deps build image ## measure against raw QEMU; one table, also as JSON
 
 bench-scale: ## 8,000 simulated VMs on the embedded control plane, beside KubeVirt's figures
 	cargo run --release --package ferrovirt-sim --bin bench-scale
+
+bench-disk: deps build image ## measure imports and clones against curl and qemu-img
+	cargo run --release --package ferrovirt-e2e --bin bench_disk
 
 nightly: deps build image clients deny ## the long forms: fuzzing, hundreds of crash rounds
 	FERROVIRT_LONG=1 PROPTEST_CASES=20000 cargo test --workspace

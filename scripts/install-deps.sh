@@ -15,7 +15,7 @@ packages=(
     # building
     libvirt-dev pkg-config gcc libc6-dev make git
     # tests
-    openssh-client
+    openssh-client nginx-light docker-registry curl xz-utils zstd
     # the test cluster
     runc openssl
 )

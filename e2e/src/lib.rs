@@ -16,6 +16,7 @@ pub mod leftovers;
 pub mod manifest;
 pub mod process;
 pub mod raw_qemu;
+pub mod servers;
 pub mod suite;
 pub mod wait;
 

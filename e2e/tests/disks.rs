@@ -1,18 +1,44 @@
-//! Disks that persist: claims of the local class, and what a guest keeps on them.
+//! Disks that persist: claims of the local class, what a guest keeps on them, and images that fill them.
 
-use std::{path::Path, process::ExitCode};
+use std::{fs, path::Path, process::ExitCode};
 
 use anyhow::{Context, Result, ensure};
-use ferrovirt_e2e::{Case, Host, Options, manifest, suite};
+use ferrovirt_e2e::{
+    Case, Host, Options, host, manifest,
+    process::Process,
+    servers::{Registry, Web},
+    suite, wait,
+};
 use serde_json::{Value, json};
 
 const CASES: &[Case] = &[
     ("claims_are_bound_and_reclaimed", claims_are_bound_and_reclaimed),
     ("data_outlives_the_vm_and_the_host", data_outlives_the_vm_and_the_host),
+    ("a_guest_sees_every_kind_of_volume", a_guest_sees_every_kind_of_volume),
+    ("an_image_is_transferred_once", an_image_is_transferred_once),
+    ("bad_images_fail_with_their_reason", bad_images_fail_with_their_reason),
+    ("uploads_fill_a_volume", uploads_fill_a_volume),
+    ("registries_fill_volumes_and_container_disks", registries_fill_volumes_and_container_disks),
+    ("a_killed_import_goes_on", a_killed_import_goes_on),
+    ("a_vm_from_a_template_keeps_its_disk", a_vm_from_a_template_keeps_its_disk),
 ];
 
+/// A cluster's storage, images and network are not ours.
+const EMBEDDED: &str = "needs the local storage class and servers on this machine";
+
 fn main() -> ExitCode {
-    suite(Options::default(), CASES)
+    let embedded_only = &[
+        ("claims_are_bound_and_reclaimed", EMBEDDED),
+        ("data_outlives_the_vm_and_the_host", EMBEDDED),
+        ("a_guest_sees_every_kind_of_volume", EMBEDDED),
+        ("an_image_is_transferred_once", EMBEDDED),
+        ("bad_images_fail_with_their_reason", EMBEDDED),
+        ("uploads_fill_a_volume", EMBEDDED),
+        ("registries_fill_volumes_and_container_disks", EMBEDDED),
+        ("a_killed_import_goes_on", EMBEDDED),
+        ("a_vm_from_a_template_keeps_its_disk", EMBEDDED),
+    ];
+    suite(Options { embedded_only, ..Options::default() }, CASES)
 }
 
 fn claim(name: &str, class: Option<&str>, mode: &str) -> Value {
@@ -89,4 +115,256 @@ fn data_outlives_the_vm_and_the_host(host: &Host) -> Result<()> {
     host.kubectl(&["delete", "vm", "keeper"])?;
     host.kubectl(&["delete", "pvc", "keep", "keep-block"])?;
     Ok(())
+}
+
+/// One guest with a disk of every kind that is made from something else.
+fn a_guest_sees_every_kind_of_volume(host: &Host) -> Result<()> {
+    host.kubectl(&["create", "configmap", "words", "--from-literal=word=from-a-configmap"])?;
+    host.kubectl(&["create", "secret", "generic", "hidden", "--from-literal=word=from-a-secret"])?;
+    host.kubectl(&["create", "configmap", "unattended", "--from-literal=autounattend.xml=from-sysprep"])?;
+    let mut vm = manifest::vm("many", "Always");
+    let spec = &mut vm["spec"]["template"]["spec"];
+    let field = json!({ "path": "word", "fieldRef": { "fieldPath": "metadata.labels['kubevirt.io/vm']" } });
+    let volumes = [
+        ("words", json!({ "configMap": { "name": "words" } }), "cat /mnt/word", "from-a-configmap"),
+        ("hidden", json!({ "secret": { "secretName": "hidden" } }), "cat /mnt/word", "from-a-secret"),
+        ("facts", json!({ "downwardAPI": { "fields": [field] } }), "cat /mnt/word", "many"),
+        ("account", json!({ "serviceAccount": { "serviceAccountName": "default" } }), "cat /mnt/namespace", "default"),
+        ("answers", json!({ "sysprep": { "configMap": { "name": "unattended" } } }), "ls /mnt", "autounattend.xml"),
+    ];
+    for (name, source, _, _) in &volumes {
+        let disk = json!({ "name": name, "disk": { "bus": "virtio" } });
+        spec["domain"]["devices"]["disks"].as_array_mut().context("disks")?.push(disk);
+        let mut volume = source.clone();
+        volume["name"] = (*name).into();
+        spec["volumes"].as_array_mut().context("volumes")?.push(volume);
+    }
+    host.apply(&vm)?;
+    host.wait_running("many")?;
+    let mut console = host.console("many")?;
+    console.login("many")?;
+    for (device, (name, _, command, expected)) in ["vdc", "vdd", "vde", "vdf", "vdg"].into_iter().zip(&volumes) {
+        let mounted = console
+            .shell(&format!("sudo mount -t iso9660 -o ro /dev/{device} /mnt && sudo {command}; sudo umount /mnt"))?;
+        ensure!(mounted.contains(expected), "{name} shows {mounted:?}");
+    }
+    console.leave()?;
+    host.kubectl(&["delete", "vm", "many"]).map(drop)
+}
+
+/// The demo guest's disk.
+fn demo_disk() -> Result<std::path::PathBuf> {
+    Ok(host::guest_archive()?.with_file_name("demo.qcow2"))
+}
+
+/// How pods reach a server on this machine.
+fn address(host: &Host) -> Result<String> {
+    let nodes: Value = serde_json::from_str(&host.kubectl(&["get", "nodes", "-o", "json"])?)?;
+    let addresses = nodes["items"][0]["status"]["addresses"].as_array().context("no addresses")?.clone();
+    let internal = addresses.iter().find(|address| address["type"] == "InternalIP").context("no address")?;
+    Ok(internal["address"].as_str().context("no address")?.to_owned())
+}
+
+fn volume(name: &str, source: Value, size: &str) -> Value {
+    json!({
+        "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume",
+        "metadata": { "name": name, "namespace": "default" },
+        "spec": { "source": source, "storage": { "resources": { "requests": { "storage": size } } } },
+    })
+}
+
+fn succeeded(host: &Host, name: &str) -> Result<Value> {
+    host.wait_for("dv", name, "filled", |volume| volume["status"]["phase"] == "Succeeded")
+}
+
+/// The file behind a claim.
+fn disk_of(host: &Host, claim: &str) -> Result<std::path::PathBuf> {
+    let claim = host.get("pvc", claim)?;
+    let volume = host.get("pv", claim["spec"]["volumeName"].as_str().context("not bound")?)?;
+    Ok(Path::new(volume["spec"]["local"]["path"].as_str().context("no path")?).join("disk.img"))
+}
+
+/// The disk must hold what qemu-img makes of the image, and nothing after it.
+fn check_disk(host: &Host, claim: &str, image: &Path) -> Result<()> {
+    let raw = host.work_dir().join("expected.raw");
+    if !raw.exists() {
+        let done =
+            std::process::Command::new("qemu-img").args(["convert", "-O", "raw"]).arg(image).arg(&raw).status()?;
+        ensure!(done.success(), "qemu-img failed");
+    }
+    let (expected, found) = (fs::read(&raw)?, fs::read(disk_of(host, claim)?)?);
+    ensure!(found.len() >= expected.len(), "{claim} is too small");
+    ensure!(found[..expected.len()] == expected[..], "{claim} differs from the image");
+    ensure!(found[expected.len()..].iter().all(|byte| *byte == 0), "{claim} has something after the image");
+    Ok(())
+}
+
+fn serve_demo(host: &Host, name: &str, limit: Option<&str>) -> Result<(Web, String)> {
+    let directory = host.work_dir().join(name);
+    fs::create_dir_all(directory.join("www"))?;
+    fs::copy(demo_disk()?, directory.join("www/demo.qcow2"))?;
+    let web = Web::start(&directory, limit)?;
+    let base = format!("http://{}:{}", address(host)?, web.port);
+    Ok((web, base))
+}
+
+fn an_image_is_transferred_once(host: &Host) -> Result<()> {
+    let (web, base) = serve_demo(host, "once", None)?;
+    let names = ["first", "second", "third", "fourth"];
+    for name in names {
+        host.apply(&volume(name, json!({ "http": { "url": format!("{base}/demo.qcow2") } }), "100Mi"))?;
+    }
+    for name in names {
+        let volume = succeeded(host, name)?;
+        ensure!(volume["status"]["progress"] == "100.0%", "status: {}", volume["status"]);
+        check_disk(host, name, &demo_disk()?)?;
+    }
+    let (sent, size) = (web.sent("/demo.qcow2")?, fs::metadata(demo_disk()?)?.len());
+    ensure!(sent < size + size / 4, "{sent} bytes were sent for an image of {size}");
+    host.apply(&volume("copy", json!({ "pvc": { "namespace": "default", "name": "first" } }), "100Mi"))?;
+    succeeded(host, "copy")?;
+    check_disk(host, "copy", &demo_disk()?)?;
+    host.kubectl(&["delete", "dv", "first", "second", "third", "fourth", "copy"])?;
+    host.wait_gone("pvc", "first")
+}
+
+fn bad_images_fail_with_their_reason(host: &Host) -> Result<()> {
+    let (web, base) = serve_demo(host, "bad", None)?;
+    let www = host.work_dir().join("bad/www");
+    let demo = fs::read(demo_disk()?)?;
+    fs::write(www.join("short.qcow2"), &demo[..demo.len() / 2])?;
+    let backed = ["create", "-q", "-f", "qcow2", "-u", "-b", "/etc/shadow", "-F", "raw", "backed.qcow2", "1M"];
+    ensure!(
+        std::process::Command::new("qemu-img").args(backed).current_dir(&www).status()?.success(),
+        "qemu-img failed"
+    );
+    let bomb = "truncate -s 2G zero && gzip -1 zero && mv zero.gz bomb.gz";
+    ensure!(std::process::Command::new("sh").args(["-c", bomb]).current_dir(&www).status()?.success(), "gzip failed");
+    let cases = [
+        ("too-large", "demo.qcow2", "10Mi", "", "ImageTooLarge"),
+        ("too-short", "short.qcow2", "100Mi", "", "ImageTruncated"),
+        ("backed", "backed.qcow2", "100Mi", "", "BackingFile"),
+        ("bomb", "bomb.gz", "100Mi", "", "ImageTooLarge"),
+        ("missing", "nothing", "100Mi", "", "SourceRefused"),
+        (
+            "checksum",
+            "demo.qcow2",
+            "100Mi",
+            "sha256:0000000000000000000000000000000000000000000000000000000000000000",
+            "ChecksumMismatch",
+        ),
+    ];
+    for (name, file, size, checksum, _) in cases {
+        let mut http = json!({ "url": format!("{base}/{file}") });
+        if !checksum.is_empty() {
+            http["checksum"] = checksum.into();
+        }
+        host.apply(&volume(name, json!({ "http": http }), size))?;
+    }
+    for (name, _, _, _, reason) in cases {
+        let volume = host.wait_for("dv", name, "failed", |volume| volume["status"]["phase"] == "Failed")?;
+        let conditions = volume["status"]["conditions"].as_array().context("no conditions")?;
+        let ready = conditions.iter().find(|condition| condition["type"] == "Ready").context("no condition Ready")?;
+        ensure!(ready["reason"] == reason, "{name}: {ready}");
+        let message = ready["message"].as_str().unwrap_or_default();
+        ensure!(message.len() > 10, "{name} does not say why: {ready}");
+        ensure!(!disk_of(host, name)?.exists(), "{name} left a part of the image");
+    }
+    drop(web);
+    host.kubectl(&["delete", "dv", "too-large", "too-short", "backed", "bomb", "missing", "checksum"]).map(drop)
+}
+
+fn uploads_fill_a_volume(host: &Host) -> Result<()> {
+    let image = demo_disk()?;
+    let path = image.to_string_lossy().into_owned();
+    let said = host.ferrovirt(&["image-upload", "dv", "sent", "--size", "100Mi", "--image-path", &path])?;
+    ensure!(said.contains("datavolume/sent is filled"), "image-upload said: {said}");
+    check_disk(host, "sent", &image)?;
+    let claim = host.get("pvc", "sent")?;
+    let phase = &claim["metadata"]["annotations"]["cdi.kubevirt.io/storage.pod.phase"];
+    ensure!(phase == "Succeeded", "virtctl looks for this: {phase}");
+    let outcome = host.try_ferrovirt(&["image-upload", "dv", "tiny", "--size", "10Mi", "--image-path", &path], "")?;
+    ensure!(outcome.code != Some(0) && outcome.stderr.contains("ask for a larger disk"), "it said: {}", outcome.stderr);
+    host.kubectl(&["delete", "dv", "sent", "tiny"]).map(drop)
+}
+
+fn registries_fill_volumes_and_container_disks(host: &Host) -> Result<()> {
+    let registry = Registry::start(&host.work_dir().join("registry"))?;
+    let reference = registry.push(&host::guest_archive()?, "demo/guest", &host.work_dir().join("push"))?;
+    host.apply(&volume("pulled", json!({ "registry": { "url": format!("docker://{reference}") } }), "100Mi"))?;
+    succeeded(host, "pulled")?;
+    check_disk(host, "pulled", &demo_disk()?)?;
+    // The same image, now as a containerDisk, with the registry gone: the node has it.
+    drop(registry);
+    let mut vm = manifest::plain_vm("from-registry", "Always");
+    vm["spec"]["template"]["spec"]["volumes"][0]["containerDisk"]["image"] = reference.into();
+    host.apply(&vm)?;
+    host.wait_running("from-registry")?;
+    host.kubectl(&["delete", "vm", "from-registry"])?;
+    host.kubectl(&["delete", "dv", "pulled"]).map(drop)
+}
+
+/// The importer, the web server and the host end in the middle; the disk is right all the same.
+fn a_killed_import_goes_on(host: &Host) -> Result<()> {
+    let (web, base) = serve_demo(host, "slow", Some("4m"))?;
+    let port = web.port;
+    host.apply(&volume("resumed", json!({ "http": { "url": format!("{base}/demo.qcow2") } }), "100Mi"))?;
+    let percent = |volume: &Value| {
+        let text = volume["status"]["progress"].as_str().unwrap_or_default().trim_end_matches('%').to_owned();
+        text.parse::<f64>().unwrap_or(0.0)
+    };
+    host.wait_for("dv", "resumed", "under way", |volume| percent(volume) > 10.0)?;
+    let importer = importer(host)?;
+    importer.kill()?;
+    host.wait_for("dv", "resumed", "begun again", |volume| volume["status"]["restartCount"] == 1)?;
+    host.wait_for("dv", "resumed", "going on", |volume| percent(volume) > 30.0)?;
+    drop(web);
+    host.kill_up()?;
+    let web = Web::start_on(&host.work_dir().join("slow"), port, None)?;
+    host.up()?;
+    succeeded(host, "resumed")?;
+    check_disk(host, "resumed", &demo_disk()?)?;
+    let (sent, size) = (web.sent("/demo.qcow2")?, fs::metadata(demo_disk()?)?.len());
+    // Up to a second of each connection is transferred again, not all of it.
+    ensure!(sent < 2 * size, "{sent} bytes were sent for an image of {size}");
+    host.kubectl(&["delete", "dv", "resumed"]).map(drop)
+}
+
+fn importer(host: &Host) -> Result<Process> {
+    wait::until("an importer", wait::SOON, || {
+        let found = host
+            .processes()
+            .into_iter()
+            .find(|process| process.arguments.get(1).is_some_and(|word| word == "importer"));
+        Ok(found.map_or_else(|| wait::Seen::Not("none".into()), wait::Seen::Yes))
+    })
+}
+
+fn a_vm_from_a_template_keeps_its_disk(host: &Host) -> Result<()> {
+    let (_web, base) = serve_demo(host, "template", None)?;
+    let mut vm = manifest::vm("tmpl", "Always");
+    let source = json!({ "http": { "url": format!("{base}/demo.qcow2") } });
+    let template = volume("tmpl-root", source, "200Mi");
+    vm["spec"]["dataVolumeTemplates"] = json!([{ "metadata": { "name": "tmpl-root" }, "spec": template["spec"] }]);
+    vm["spec"]["template"]["spec"]["volumes"][0] = json!({ "name": "root", "dataVolume": { "name": "tmpl-root" } });
+    host.apply(&vm)?;
+    host.wait_running("tmpl")?;
+    let mut console = host.console("tmpl")?;
+    console.login("tmpl")?;
+    console.shell("echo still-here > /home/demo/note; sync")?;
+    console.leave()?;
+    host.ferrovirt(&["stop", "tmpl"])?;
+    host.wait_gone("vmi", "tmpl")?;
+    host.down()?;
+    host.up()?;
+    host.ferrovirt(&["start", "tmpl"])?;
+    host.wait_running("tmpl")?;
+    let mut console = host.console("tmpl")?;
+    console.login("tmpl")?;
+    let note = console.shell("cat /home/demo/note")?;
+    ensure!(note == "still-here", "the note says {note:?}");
+    console.leave()?;
+    host.kubectl(&["delete", "vm", "tmpl"])?;
+    // Volumes of templates go with their VM.
+    host.wait_gone("pvc", "tmpl-root")
 }

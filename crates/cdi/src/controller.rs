@@ -128,6 +128,11 @@ async fn reconcile(volume: Arc<DataVolume>, context: Arc<Context>) -> Result<con
         match action {
             Action::CreateClaim(claim) => made(claims.create(&PostParams::default(), claim).await)?,
             Action::CreatePod(pod) => made(pods.create(&PostParams::default(), pod).await)?,
+            Action::MarkClaim { phase, ready } => {
+                let annotations = json!({ names::POD_PHASE: phase, names::POD_READY: ready.to_string() });
+                let patch = json!({ "metadata": { "annotations": annotations } });
+                claims.patch(&volume.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
+            }
             Action::DeletePod => match pods.delete(&plan::pod_name(&volume), &DeleteParams::default()).await {
                 Err(kube::Error::Api(status)) if status.is_not_found() => {}
                 result => drop(result?),

@@ -14,5 +14,6 @@ pub mod importer;
 pub mod job;
 pub mod plan;
 mod transfer;
+pub mod upload;
 
 pub use controller::{Settings, run};

@@ -20,6 +20,8 @@ const JOURNAL: &str = ".import.json";
 const SCRATCH: &str = ".scratch";
 /// How often the place that was reached is written down.
 const WRITE_DOWN: Duration = Duration::from_millis(500);
+/// What is fetched although no disk needs it, so that the image is kept whole.
+const MAX_GAP: u64 = 32 << 20;
 /// What the cache may take of its file system.
 const CACHE_SHARE: u64 = 4;
 
@@ -304,8 +306,16 @@ impl Source for Tee<'_> {
         self.source.read_at(offset, buffer)
     }
 
+    /// Begins a little earlier where that closes a gap: tables before the first part are small.
     fn stream(&self, from: u64) -> io::Result<Box<dyn Read + Send + '_>> {
-        Ok(Box::new(TeeStream { inner: self.source.stream(from)?, tee: self, at: from }))
+        let kept = self.kept.load(Ordering::Relaxed);
+        let begin = if kept < from && from - kept <= MAX_GAP { kept } else { from };
+        let mut stream = TeeStream { inner: self.source.stream(begin)?, tee: self, at: begin };
+        let skipped = io::copy(&mut (&mut stream).take(from - begin), &mut io::sink())?;
+        if skipped < from - begin {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(Box::new(stream))
     }
 }
 

@@ -21,12 +21,12 @@ const ESCAPE: u8 = 0x1d;
 #[derive(Args)]
 pub struct ConsoleArgs {
     /// The VM
-    name: String,
+    pub name: String,
     #[command(flatten)]
-    client: ClientArgs,
+    pub client: ClientArgs,
     /// Accepted for upstream's sake: minutes to wait for the machine
     #[arg(long, hide = true)]
-    timeout: Option<u64>,
+    pub timeout: Option<u64>,
 }
 
 pub async fn run(arguments: ConsoleArgs) -> Result<()> {

@@ -24,12 +24,14 @@ mod persona;
 mod port_forward;
 mod power;
 mod roles;
+mod run;
 mod socket;
 mod ssh;
 mod status;
 mod table;
 mod target;
 mod up;
+mod upload;
 mod vnc;
 mod wait;
 
@@ -110,6 +112,10 @@ enum Command {
     Version(info::VersionArgs),
     /// Print a script that completes commands in your shell
     Completion(info::CompletionArgs),
+    /// Make and start a VM from an image
+    Run(run::RunArgs),
+    /// Bring a disk image from this machine into a volume
+    ImageUpload(upload::ImageUploadArgs),
     /// Images on this host
     #[command(subcommand)]
     Image(image::ImageCommand),
@@ -216,6 +222,8 @@ fn run(command: Command) -> anyhow::Result<()> {
                 info::completion::<Cli>(&arguments);
                 Ok(())
             }
+            Command::Run(arguments) => run::run(arguments).await,
+            Command::ImageUpload(arguments) => upload::run(arguments).await,
             Command::Image(command) => image::run(command),
             Command::Hypervisors(arguments) => hypervisors::run(arguments).await,
             Command::DomainXml(arguments) => domain_xml::run(&arguments),

@@ -103,6 +103,8 @@ impl Cluster {
                 ratio => ratio,
             },
             not_offered: not_offered(&self.nodes.state()),
+            host_disks: developer.feature_gates.iter().any(|gate| gate == "HostDisk"),
+            ..pod::Config::default()
         }
     }
 }

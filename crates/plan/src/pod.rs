@@ -8,9 +8,11 @@ use ferrovirt_api::{
 };
 use k8s_openapi::{
     api::core::v1::{
-        Capabilities, ConfigMapVolumeSource, Container, EmptyDirVolumeSource, EnvVar, ImageVolumeSource,
-        PersistentVolumeClaimVolumeSource, Pod, PodSecurityContext, PodSpec, ResourceRequirements, SeccompProfile,
-        SecretVolumeSource, SecurityContext, Sysctl, Volume, VolumeDevice, VolumeMount,
+        Capabilities, ConfigMapProjection, ConfigMapVolumeSource, Container, DownwardAPIProjection,
+        DownwardAPIVolumeFile, DownwardAPIVolumeSource, EmptyDirVolumeSource, EnvVar, HostPathVolumeSource,
+        ImageVolumeSource, LocalObjectReference, ObjectFieldSelector, PersistentVolumeClaimVolumeSource, Pod,
+        PodSecurityContext, PodSpec, ProjectedVolumeSource, ResourceRequirements, SeccompProfile, SecretVolumeSource,
+        SecurityContext, ServiceAccountTokenProjection, Sysctl, Volume, VolumeDevice, VolumeMount, VolumeProjection,
     },
     apimachinery::pkg::{
         api::resource::Quantity,
@@ -22,6 +24,8 @@ use k8s_openapi::{
 pub const RUNTIME_USER: i64 = 107;
 /// What the launcher gets on top of the guest's own grace period to tidy up.
 const GRACE_SLACK_SECONDS: i64 = 15;
+/// Where programs look for the pod's account.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 pub const DEFAULT_GRACE_SECONDS: i64 = 30;
 
 /// What the cluster's configuration says about pods.
@@ -36,6 +40,8 @@ pub struct Config {
     pub not_offered: BTreeMap<String, String>,
     /// How many virtual CPUs share a physical one.
     pub cpu_allocation_ratio: i64,
+    /// The feature gate `HostDisk` is open.
+    pub host_disks: bool,
     /// Claims of the instance that are block devices.
     pub block_claims: std::collections::BTreeSet<String>,
 }
@@ -49,6 +55,7 @@ impl Default for Config {
             allow_emulation: true,
             not_offered: BTreeMap::new(),
             cpu_allocation_ratio: 10,
+            host_disks: false,
             block_claims: Default::default(),
         }
     }
@@ -76,7 +83,14 @@ pub fn name(vmi: &VirtualMachineInstance) -> String {
 pub fn render(vmi: &VirtualMachineInstance, config: &Config) -> Pod {
     let spec = &vmi.spec;
     let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
-    let (volumes, mut mounts) = volumes(vmi);
+    let (mut volumes, mut mounts) = volumes(vmi);
+    if config.host_disks {
+        vmi.spec.volumes.iter().for_each(|volume| add_host_disk(volume, &mut volumes, &mut mounts));
+    }
+    let account = spec.volumes.iter().find_map(|volume| some(&volume.service_account.as_ref()?.service_account_name));
+    let pull_secrets =
+        spec.volumes.iter().filter_map(|volume| some(&volume.container_disk.as_ref()?.image_pull_secret));
+    let pull_secrets: Vec<_> = pull_secrets.map(|name| LocalObjectReference { name }).collect();
     let devices = block_devices(&volumes, &mut mounts, config);
     let mut node_selector = spec.node_selector.clone();
     node_selector.insert(names::NODE_SCHEDULABLE.into(), "true".into());
@@ -98,6 +112,8 @@ pub fn render(vmi: &VirtualMachineInstance, config: &Config) -> Pod {
         dns_policy: some(&spec.dns_policy),
         dns_config: spec.dns_config.clone(),
         security_context: Some(pod_security(privileged)),
+        service_account_name: account,
+        image_pull_secrets: some_vec(&pull_secrets),
         volumes: Some(volumes),
         containers: vec![Container {
             name: names::COMPUTE_CONTAINER.into(),
@@ -318,6 +334,63 @@ fn add_volume(volume: &VmVolume, volumes: &mut Vec<Volume>, mounts: &mut Vec<Vol
         let path = format!("/var/run/kubevirt-private/config-map/{name}");
         add(Volume { config_map: Some(source), ..named(name) }, path, true);
     }
+    if let Some(sysprep) = &volume.sysprep {
+        let secret = sysprep
+            .secret
+            .as_ref()
+            .map(|secret| SecretVolumeSource { secret_name: Some(secret.name.clone()), ..Default::default() });
+        let config_map = sysprep.config_map.as_ref().filter(|_| secret.is_none());
+        let config_map = config_map.map(|map| ConfigMapVolumeSource { name: map.name.clone(), ..Default::default() });
+        let path = format!("/var/run/kubevirt-private/sysprep/{name}");
+        add(Volume { secret, config_map, ..named(name) }, path, true);
+    }
+    if let Some(source) = &volume.downward_api {
+        let source = DownwardAPIVolumeSource { items: Some(source.fields.clone()), ..Default::default() };
+        let path = format!("/var/run/kubevirt-private/downwardapi/{name}");
+        add(Volume { downward_api: Some(source), ..named(name) }, path, true);
+    }
+    if volume.service_account.is_some() {
+        add(Volume { projected: Some(service_account()), ..named(name) }, SERVICE_ACCOUNT.into(), true);
+    }
+}
+
+/// What a kubelet would mount by itself. Pods of VMs get it only for a volume that asks for it.
+fn service_account() -> ProjectedVolumeSource {
+    const TOKEN_SECONDS: i64 = 3607;
+    let token = ServiceAccountTokenProjection {
+        path: "token".into(),
+        expiration_seconds: Some(TOKEN_SECONDS),
+        ..Default::default()
+    };
+    let authority = ConfigMapProjection { name: "kube-root-ca.crt".into(), optional: Some(true), ..Default::default() };
+    let namespace = DownwardAPIVolumeFile {
+        path: "namespace".into(),
+        field_ref: Some(ObjectFieldSelector { field_path: "metadata.namespace".into(), ..Default::default() }),
+        ..Default::default()
+    };
+    let namespace = DownwardAPIProjection { items: Some(vec![namespace]) };
+    ProjectedVolumeSource {
+        sources: Some(vec![
+            VolumeProjection { service_account_token: Some(token), ..Default::default() },
+            VolumeProjection { config_map: Some(authority), ..Default::default() },
+            VolumeProjection { downward_api: Some(namespace), ..Default::default() },
+        ]),
+        ..Default::default()
+    }
+}
+
+/// The directory of the host in which the disk is, for those whom the cluster's configuration lets have it.
+fn add_host_disk(volume: &VmVolume, volumes: &mut Vec<Volume>, mounts: &mut Vec<VolumeMount>) {
+    let Some(disk) = &volume.host_disk else { return };
+    let directory = disk.path.rsplit_once('/').map_or("/", |(directory, _)| directory);
+    let kind = if disk.type_ == "DiskOrCreate" { "DirectoryOrCreate" } else { "Directory" };
+    let source = HostPathVolumeSource { path: directory.into(), type_: Some(kind.into()) };
+    volumes.push(Volume { name: volume.name.clone(), host_path: Some(source), ..Default::default() });
+    mounts.push(VolumeMount {
+        name: volume.name.clone(),
+        mount_path: format!("/var/run/kubevirt-private/vmi-disks/{}", volume.name),
+        ..Default::default()
+    });
 }
 
 fn resources(vmi: &VirtualMachineInstance, config: &Config) -> ResourceRequirements {

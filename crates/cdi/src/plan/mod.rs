@@ -47,6 +47,11 @@ pub enum Action {
     CreateClaim(Box<PersistentVolumeClaim>),
     CreatePod(Box<Pod>),
     DeletePod,
+    /// Say on the claim what its importer does, where upstream's clients look.
+    MarkClaim {
+        phase: &'static str,
+        ready: bool,
+    },
 }
 
 /// What a source is called in phases.
@@ -69,6 +74,9 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
         phase::SUCCEEDED | phase::FAILED => {
             if observed.pod.is_some() {
                 plan.actions.push(Action::DeletePod);
+            }
+            if let (phase::SUCCEEDED, Some(claim)) = (volume.status.phase.as_str(), observed.claim) {
+                mark(claim, &mut plan, "Succeeded", false);
             }
             status::settle(&mut plan.status, observed);
             return plan;
@@ -140,6 +148,7 @@ fn transfer(observed: &Observed<'_>, source: &DataVolumeSource, claim: &Persiste
     match pod_status.phase.as_deref() {
         Some("Succeeded") => {
             status::succeed(&mut plan.status, observed);
+            mark(claim, plan, "Succeeded", false);
             plan.actions.push(Action::DeletePod);
         }
         Some("Failed") => {
@@ -156,7 +165,13 @@ fn transfer(observed: &Observed<'_>, source: &DataVolumeSource, claim: &Persiste
                 }
             }
         }
-        Some("Running") => status::run(&mut plan.status, observed, running(way)),
+        Some("Running") => {
+            // An upload can begin once the importer answers.
+            let ready = observed.progress.is_some();
+            let phase = if ready || way != Way::Upload { running(way) } else { scheduled(way) };
+            status::run(&mut plan.status, observed, phase);
+            mark(claim, plan, "Running", ready);
+        }
         _ => {
             let waiting = container.state.and_then(|state| state.waiting).unwrap_or_default();
             let unscheduled = pod_status.conditions.unwrap_or_default().into_iter();
@@ -167,6 +182,15 @@ fn transfer(observed: &Observed<'_>, source: &DataVolumeSource, claim: &Persiste
             let message = message.unwrap_or_else(|| "the importer is being started".to_owned());
             status::wait(&mut plan.status, observed, scheduled(way), &message);
         }
+    }
+}
+
+fn mark(claim: &PersistentVolumeClaim, plan: &mut Plan, phase: &'static str, ready: bool) {
+    let annotations = claim.metadata.annotations.as_ref();
+    let told = annotated(annotations, names::POD_PHASE).is_some_and(|told| told == phase)
+        && annotated(annotations, names::POD_READY).is_some_and(|told| *told == ready.to_string());
+    if !told {
+        plan.actions.push(Action::MarkClaim { phase, ready });
     }
 }
 

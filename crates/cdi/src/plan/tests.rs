@@ -54,6 +54,12 @@ impl World {
                 Action::CreateClaim(claim) => self.claim = Some(*claim),
                 Action::CreatePod(pod) => self.pod = Some(*pod),
                 Action::DeletePod => self.pod = None,
+                Action::MarkClaim { phase, ready } => {
+                    let annotations = &mut self.claim.as_mut().unwrap().metadata.annotations;
+                    let annotations = annotations.get_or_insert_default();
+                    annotations.insert(names::POD_PHASE.into(), phase.into());
+                    annotations.insert(names::POD_READY.into(), ready.to_string());
+                }
             }
         }
         self.volume.status.phase.clone()
@@ -145,7 +151,11 @@ fn every_source_gets_what_it_needs() {
     assert!(upload.claim.as_ref().unwrap().metadata.annotations.as_ref().unwrap().contains_key(names::UPLOAD_REQUEST));
     assert_eq!(upload.step(), "UploadScheduled");
     upload.pod_phase("Running", None);
+    assert_eq!(upload.step(), "UploadScheduled", "it does not answer yet");
+    upload.progress = Some(Progress::default());
     assert_eq!(upload.step(), "UploadReady");
+    let annotations = upload.claim.as_ref().unwrap().metadata.annotations.clone().unwrap();
+    assert_eq!((annotations[names::POD_PHASE].as_str(), annotations[names::POD_READY].as_str()), ("Running", "true"));
 }
 
 #[test]

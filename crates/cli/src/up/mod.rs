@@ -12,6 +12,7 @@ pub mod pki;
 mod probe;
 mod programs;
 mod services;
+mod uploads;
 
 use std::{
     fs::{self, File},
@@ -155,6 +156,7 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         bootstrap: objects::bootstrap(!arguments.no_emulation)
             .into_iter()
             .chain(ferrovirt_node_lite::storage::classes())
+            .chain(uploads::objects())
             .collect(),
         audit_log: None,
     })
@@ -180,11 +182,10 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     logs::register(&api, client("node-lite"), paths.data_dir.clone());
     objects::apply_settings(&client("up"), !arguments.no_emulation, &arguments.hypervisors).await?;
 
+    let names = &["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
+    let identity = pki.serving(names, &addresses(address))?;
+    uploads::start(&api, client("cdi-uploadproxy"), address.ip(), &identity, wait(stopped.clone())).await?;
     let serving = {
-        let identity = pki.serving(
-            &["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"],
-            &addresses(address),
-        )?;
         let tls = TlsConfig {
             cert_chain_pem: identity.certificate,
             key_pem: identity.key,

@@ -3,7 +3,7 @@
 use std::{
     fs,
     hash::{DefaultHasher, Hasher},
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -38,7 +38,7 @@ pub fn install(paths: &Paths) -> Result<Programs> {
         shim: copy(&find_shim(&own), &directory, "ferrovirt-shim")?,
         launcher: copy(&launcher, &directory, "ferrovirt-launcher")?,
         launcher_image: format!("ferrovirt-launcher:{}", env!("CARGO_PKG_VERSION")),
-        tools: copy(&own, &directory, "ferrovirt")?,
+        tools: keep(&own, &directory, "ferrovirt")?,
         tools_image: format!("ferrovirt:{}", env!("CARGO_PKG_VERSION")),
     })
 }
@@ -58,6 +58,25 @@ fn find_launcher(own: &Path) -> Result<PathBuf> {
 fn find_shim(own: &Path) -> PathBuf {
     let beside = own.with_file_name("ferrovirt-shim");
     if beside.exists() { beside } else { own.to_path_buf() }
+}
+
+/// The large program, without reading it: a link where that is possible. Upgrades replace files, they do not write into them.
+fn keep(source: &Path, directory: &Path, name: &str) -> Result<PathBuf> {
+    let metadata = fs::metadata(source).with_context(|| format!("cannot read {}", source.display()))?;
+    let mut hasher = DefaultHasher::new();
+    for number in
+        [metadata.len(), metadata.ino(), metadata.mtime().cast_unsigned(), metadata.mtime_nsec().cast_unsigned()]
+    {
+        hasher.write_u64(number);
+    }
+    let target = directory.join(format!("{name}-{}-{:016x}", env!("CARGO_PKG_VERSION"), hasher.finish()));
+    if !target.exists() && fs::hard_link(source, &target).is_err() {
+        let temporary = target.with_extension("new");
+        fs::copy(source, &temporary)?;
+        fs::set_permissions(&temporary, fs::Permissions::from_mode(0o755))?;
+        fs::rename(&temporary, &target)?;
+    }
+    Ok(target)
 }
 
 fn copy(source: &Path, directory: &Path, name: &str) -> Result<PathBuf> {

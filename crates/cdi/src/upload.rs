@@ -1,0 +1,261 @@
+//! Uploads, by upstream's protocol: a token from the API, then the image to the upload proxy, which hands it to the importer of the
+//! claim. Tokens are signed, name one claim, and are good for minutes.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
+use ferrovirt_api::cdi::{DataVolume, UploadTokenRequest, names};
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::{Api, Client};
+use ring::hmac;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::job::{self, From, Job, PORT};
+use crate::plan::pod_name;
+
+/// How long a token lets an upload begin.
+const LIFETIME: Duration = Duration::from_secs(300);
+const API: &str = "/apis/upload.cdi.kubevirt.io/v1beta1";
+const PROXY: &str = "/v1beta1/upload";
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Claims {
+    namespace: String,
+    name: String,
+    /// Seconds since 1970.
+    until: u64,
+}
+
+/// Gives out tokens and takes uploads.
+pub struct Uploads {
+    client: Client,
+    key: hmac::Key,
+}
+
+impl Uploads {
+    /// Tokens of one are good for that one only, so a restart ends those that were given out.
+    pub fn new(client: Client) -> Self {
+        let mut secret = [0; 32];
+        let _ = rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty());
+        Self { client, key: hmac::Key::new(hmac::HMAC_SHA256, &secret) }
+    }
+
+    /// Answers for the API group of upload tokens. Who may ask is decided before.
+    pub async fn api(&self, method: &Method, path: &str, body: &[u8]) -> (StatusCode, Value) {
+        if path == API && method == Method::GET {
+            return (StatusCode::OK, resources());
+        }
+        let segments: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+        let ["apis", _, _, "namespaces", namespace, "uploadtokenrequests"] = segments.as_slice() else {
+            return refuse(StatusCode::NOT_FOUND, "NotFound", "the server could not find the requested resource");
+        };
+        if method != Method::POST {
+            return refuse(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", "upload tokens can only be created");
+        }
+        let Ok(mut asked) = serde_json::from_slice::<UploadTokenRequest>(body) else {
+            return refuse(StatusCode::BAD_REQUEST, "BadRequest", "the body is not an UploadTokenRequest");
+        };
+        let claims = Api::<PersistentVolumeClaim>::namespaced(self.client.clone(), namespace);
+        match claims.get_opt(&asked.spec.pvc_name).await {
+            Ok(Some(_)) => {}
+            Ok(None) => {
+                let message = format!("persistentvolumeclaims {:?} not found", asked.spec.pvc_name);
+                return refuse(StatusCode::NOT_FOUND, "NotFound", &message);
+            }
+            Err(error) => {
+                return refuse(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", &ferrovirt_api::chain(&error));
+            }
+        }
+        asked.status.token = self.sign(namespace, &asked.spec.pvc_name);
+        asked.metadata.namespace = Some((*namespace).to_owned());
+        if asked.metadata.name.is_none() {
+            asked.metadata.name = asked.metadata.generate_name.take().map(|prefix| format!("{prefix}{}", now()));
+        }
+        (StatusCode::CREATED, serde_json::to_value(&asked).unwrap_or_default())
+    }
+
+    /// Takes uploads until `shutdown`.
+    pub async fn serve(
+        self: Arc<Self>,
+        listener: TcpListener,
+        tls: tokio_rustls::TlsAcceptor,
+        shutdown: impl Future<Output = ()>,
+    ) {
+        let mut shutdown = pin!(shutdown);
+        loop {
+            let accepted = tokio::select! {
+                () = &mut shutdown => return,
+                accepted = listener.accept() => accepted,
+            };
+            let Ok((stream, _)) = accepted else { continue };
+            let (uploads, tls) = (self.clone(), tls.clone());
+            tokio::spawn(async move {
+                let Ok(stream) = tls.accept(stream).await else { return };
+                let service = service_fn(move |request| {
+                    let uploads = uploads.clone();
+                    async move { Ok::<_, Infallible>(uploads.take(request).await) }
+                });
+                let connection = hyper::server::conn::http1::Builder::new();
+                if let Err(error) = connection.serve_connection(TokioIo::new(stream), service).await {
+                    tracing::debug!(%error, "an upload's connection ended");
+                }
+            });
+        }
+    }
+
+    async fn take(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let say = |status: StatusCode, text: String| {
+            let mut response = Response::new(Full::new(Bytes::from(text)));
+            *response.status_mut() = status;
+            response
+        };
+        if !request.uri().path().starts_with(PROXY) {
+            return say(StatusCode::NOT_FOUND, "there is nothing here\n".to_owned());
+        }
+        let token = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let token = token.and_then(|value| value.strip_prefix("Bearer "));
+        let Some(claims) = token.and_then(|token| self.verify(token)) else {
+            return say(StatusCode::UNAUTHORIZED, "the token is not valid, or not any more\n".to_owned());
+        };
+        if request.method() == Method::HEAD {
+            return say(StatusCode::OK, String::new());
+        }
+        match self.forward(&claims, request).await {
+            Ok(response) => response,
+            Err(Refusal::Unready(why)) => say(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
+            Err(Refusal::Broken(error)) => say(StatusCode::BAD_GATEWAY, format!("{error}\n")),
+        }
+    }
+
+    async fn forward(&self, claims: &Claims, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Refusal> {
+        let unready = |why: &str| Refusal::Unready(why.to_owned());
+        let broken = |error: &dyn std::error::Error| Refusal::Broken(ferrovirt_api::chain(error));
+        let volumes = Api::<DataVolume>::namespaced(self.client.clone(), &claims.namespace);
+        let volume = volumes.get_opt(&claims.name).await.map_err(|error| broken(&error))?;
+        let volume = volume.ok_or_else(|| unready("the claim belongs to no DataVolume"))?;
+        let pods = Api::<Pod>::namespaced(self.client.clone(), &claims.namespace);
+        let pod = pods.get_opt(&pod_name(&volume)).await.map_err(|error| broken(&error))?;
+        let pod = pod.ok_or_else(|| unready("the claim does not wait for an upload"))?;
+        let secret = upload_token(&pod).ok_or_else(|| unready("the claim does not wait for an upload"))?;
+        let address =
+            pod.status.and_then(|status| status.pod_ip).ok_or_else(|| unready("the importer is not ready"))?;
+        let stream = TcpStream::connect((address.as_str(), PORT)).await.map_err(|error| broken(&error))?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
+        tokio::spawn(connection);
+        let length = request.headers().get(CONTENT_LENGTH).cloned();
+        let mut inner = Request::new(request.into_body());
+        *inner.method_mut() = Method::POST;
+        *inner.uri_mut() = http::Uri::from_static(PROXY);
+        let headers = inner.headers_mut();
+        headers.insert(HOST, HeaderValue::from_static("importer"));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+        headers.extend(length.map(|length| (CONTENT_LENGTH, length)));
+        let bearer = HeaderValue::from_str(&format!("Bearer {secret}")).map_err(|error| broken(&error))?;
+        headers.insert(AUTHORIZATION, bearer);
+        let response = sender.send_request(inner).await.map_err(|error| broken(&error))?;
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await.map_err(|error| broken(&error))?.to_bytes();
+        let mut response = Response::new(Full::new(body));
+        *response.status_mut() = parts.status;
+        Ok(response)
+    }
+
+    fn sign(&self, namespace: &str, name: &str) -> String {
+        let claims =
+            Claims { namespace: namespace.to_owned(), name: name.to_owned(), until: now() + LIFETIME.as_secs() };
+        let text = URL_SAFE_NO_PAD.encode(serde_json::to_vec(&claims).unwrap_or_default());
+        let mark = URL_SAFE_NO_PAD.encode(hmac::sign(&self.key, text.as_bytes()));
+        format!("{text}.{mark}")
+    }
+
+    fn verify(&self, token: &str) -> Option<Claims> {
+        let (text, mark) = token.split_once('.')?;
+        hmac::verify(&self.key, text.as_bytes(), &URL_SAFE_NO_PAD.decode(mark).ok()?).ok()?;
+        let claims: Claims = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(text).ok()?).ok()?;
+        (claims.until >= now()).then_some(claims)
+    }
+}
+
+enum Refusal {
+    Unready(String),
+    Broken(String),
+}
+
+/// What the importer wants to hear, out of its own pod.
+fn upload_token(pod: &Pod) -> Option<String> {
+    let variables = pod.spec.as_ref()?.containers.first()?.env.as_ref()?;
+    let job = variables.iter().find(|variable| variable.name == job::VARIABLE)?.value.as_ref()?;
+    match serde_json::from_str::<Job>(job).ok()?.from {
+        From::Upload { token } => Some(token),
+        _ => None,
+    }
+}
+
+fn resources() -> Value {
+    json!({
+        "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": format!("{}/v1beta1", names::UPLOAD_GROUP),
+        "resources": [{
+            "name": "uploadtokenrequests", "singularName": "uploadtokenrequest", "namespaced": true,
+            "kind": "UploadTokenRequest", "verbs": ["create"], "shortNames": ["utr", "utrs"],
+        }],
+    })
+}
+
+fn refuse(code: StatusCode, reason: &str, message: &str) -> (StatusCode, Value) {
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "reason": reason, "message": message, "code": code.as_u16(),
+    });
+    (code, status)
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// A listener's address as clients should use it.
+pub fn proxy_url(listener: &TcpListener) -> io::Result<String> {
+    Ok(format!("https://{}", listener.local_addr()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uploads() -> Uploads {
+        let service = tower::service_fn(|_: Request<kube::client::Body>| async {
+            Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"{}"))))
+        });
+        Uploads::new(Client::new(service, "default"))
+    }
+
+    #[tokio::test]
+    async fn a_token_is_good_for_its_claim_and_its_signer_only() {
+        let one = uploads();
+        let token = one.sign("a", "disk");
+        let claims = one.verify(&token).unwrap();
+        assert_eq!((claims.namespace.as_str(), claims.name.as_str()), ("a", "disk"));
+        assert!(uploads().verify(&token).is_none(), "another signer");
+        let (text, mark) = token.split_once('.').unwrap();
+        let other = URL_SAFE_NO_PAD.encode(r#"{"namespace":"b","name":"disk","until":99999999999}"#);
+        for forged in [format!("{other}.{mark}"), text.to_owned(), format!("{text}."), String::new()] {
+            assert!(one.verify(&forged).is_none(), "{forged}");
+        }
+    }
+}

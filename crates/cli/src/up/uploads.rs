@@ -1,0 +1,111 @@
+//! The upload proxy of this host, and the API group that gives out its tokens.
+
+use std::{future::Future, net::IpAddr, sync::Arc};
+
+use anyhow::{Context, Result};
+use ferrovirt_apiserver::{ApiServer, Body};
+use ferrovirt_cdi::upload::{Uploads, proxy_url};
+use http::{Response, StatusCode, header};
+use http_body_util::{BodyExt, Full};
+use kube::{
+    Api, Client,
+    api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams},
+};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use super::{pki::Identity, services::NAMESPACE};
+
+const SERVICE: &str = "cdi-api";
+const MAX_REQUEST: usize = 1 << 20;
+
+/// Created if they are not there.
+pub fn objects() -> Vec<Value> {
+    vec![
+        json!({
+            "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+            "metadata": { "name": "v1beta1.upload.cdi.kubevirt.io" },
+            "spec": {
+                "group": "upload.cdi.kubevirt.io", "version": "v1beta1",
+                "groupPriorityMinimum": 1000, "versionPriority": 15,
+                "service": { "namespace": NAMESPACE, "name": SERVICE, "port": 443 },
+            },
+        }),
+        json!({ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "CDIConfig", "metadata": { "name": "config" }, "spec": {} }),
+    ]
+}
+
+/// Starts to take uploads on a port of its own, and says in the CDIConfig where.
+pub async fn start(
+    api: &ApiServer,
+    client: Client,
+    address: IpAddr,
+    identity: &Identity,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<()> {
+    let uploads = Arc::new(Uploads::new(client.clone()));
+    let handler = uploads.clone();
+    api.register_in_process(
+        NAMESPACE,
+        SERVICE,
+        Arc::new(move |request| {
+            let uploads = handler.clone();
+            Box::pin(async move {
+                let (parts, body) = request.into_parts();
+                let Some(body) = read(body).await else {
+                    return respond(StatusCode::PAYLOAD_TOO_LARGE, &json!({}));
+                };
+                let (status, answer) = uploads.api(&parts.method, parts.uri.path(), &body).await;
+                respond(status, &answer)
+            })
+        }),
+    );
+    let listener = TcpListener::bind((address, 0)).await.context("cannot listen for uploads")?;
+    let url = proxy_url(&listener)?;
+    let kind = ApiResource::from_gvk_with_plural(
+        &GroupVersionKind::gvk("cdi.kubevirt.io", "v1beta1", "CDIConfig"),
+        "cdiconfigs",
+    );
+    let configs = Api::<DynamicObject>::all_with(client, &kind);
+    let patch = json!({ "status": { "uploadProxyURL": url } });
+    configs
+        .patch("config", &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .context("cannot say where uploads go")?;
+    let tls = acceptor(identity)?;
+    tokio::spawn(uploads.serve(listener, tls, shutdown));
+    Ok(())
+}
+
+/// The whole body, unless it is larger than any request for a token.
+async fn read(mut body: Body) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        bytes.extend_from_slice(frame.ok()?.data_ref()?);
+        if bytes.len() > MAX_REQUEST {
+            return None;
+        }
+    }
+    Some(bytes)
+}
+
+fn acceptor(identity: &Identity) -> Result<tokio_rustls::TlsAcceptor> {
+    let chain = CertificateDer::pem_slice_iter(identity.certificate.as_ref()).collect::<Result<Vec<_>, _>>()?;
+    let key = PrivateKeyDer::from_pem_slice(identity.key.as_ref())?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(tokio_rustls::TlsAcceptor::from(Arc::new(config)))
+}
+
+fn respond(status: StatusCode, answer: &Value) -> Response<Body> {
+    let body = Full::new(bytes::Bytes::from(answer.to_string())).map_err(|never| match never {}).boxed_unsync();
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+    response
+}

@@ -1,0 +1,141 @@
+//! `make bench-disk`: how fast images arrive and disks are cloned, against curl and qemu-img on the same machine.
+
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+    time::Instant,
+};
+
+use anyhow::{Context, Result, ensure};
+use ferrovirt_e2e::{
+    Host,
+    servers::Web,
+    wait::{self, Seen},
+};
+use serde_json::{Value, json};
+
+/// Of the disk; most of it is data.
+const SIZE: u64 = 2 << 30;
+const ROUNDS: usize = 3;
+
+fn main() -> ExitCode {
+    match bench() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench-disk: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn bench() -> Result<()> {
+    let host = Host::start()?;
+    let work = host.work_dir().join("bench");
+    let image = make_image(&work)?;
+    let web = Web::start(&work, None)?;
+    let nodes: Value = serde_json::from_str(&host.kubectl(&["get", "nodes", "-o", "json"])?)?;
+    let addresses = nodes["items"][0]["status"]["addresses"].as_array().context("no addresses")?.clone();
+    let address = addresses.iter().find(|a| a["type"] == "InternalIP").context("no address")?["address"].clone();
+    let url = |round: usize| format!("http://{}:{}/{round}.qcow2", address.as_str().unwrap_or_default(), web.port);
+
+    let (mut floors, mut imports, mut memory) = (vec![], vec![], 0);
+    for round in 0..ROUNDS {
+        // Another name each time, so that the node's cache has nothing to give.
+        fs::hard_link(&image, work.join(format!("www/{round}.qcow2")))?;
+        floors.push(floor(&work, &url(round))?);
+        let name = format!("import{round}");
+        let (seconds, peak) = fill(&host, &name, &json!({ "http": { "url": url(round) } }))?;
+        imports.push(seconds);
+        memory = memory.max(peak);
+        if round + 1 < ROUNDS {
+            host.kubectl(&["delete", "dv", &name])?;
+        }
+    }
+    let last = format!("import{}", ROUNDS - 1);
+    let (again, _) = fill(&host, "again", &json!({ "http": { "url": url(ROUNDS - 1) } }))?;
+    let (cloned, _) = fill(&host, "clone", &json!({ "pvc": { "namespace": "default", "name": last } }))?;
+    host.down()?;
+
+    let best = |list: &[f64]| list.iter().copied().fold(f64::INFINITY, f64::min);
+    println!("image: {} MiB of qcow2, disk of {} MiB", fs::metadata(&image).map_or(0, |m| m.len() >> 20), SIZE >> 20);
+    println!("curl, then qemu-img convert, then sync   {:7.2} s (best of {ROUNDS})", best(&floors));
+    println!(
+        "DataVolume from http                     {:7.2} s, {:.2} of that",
+        best(&imports),
+        best(&imports) / best(&floors)
+    );
+    println!("memory of the importer                   {:7.1} MiB at most", memory as f64 / 1024.0);
+    println!("the same image once more, from the node  {again:7.2} s");
+    println!("clone of the disk                        {cloned:7.2} s");
+    Ok(())
+}
+
+/// Noise with some holes: nothing that a compressor or a zero check could shorten much.
+fn make_image(work: &Path) -> Result<PathBuf> {
+    fs::create_dir_all(work.join("www"))?;
+    let raw = work.join("disk.raw");
+    let mut file = fs::File::create(&raw)?;
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut block = vec![0; 1 << 20];
+    for _ in 0..SIZE >> 20 {
+        for cell in block.chunks_exact_mut(8) {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            cell.copy_from_slice(&state.to_le_bytes());
+        }
+        file.write_all(&block)?;
+    }
+    drop(file);
+    let image = work.join("image.qcow2");
+    run(Command::new("qemu-img").args(["convert", "-O", "qcow2"]).arg(&raw).arg(&image))?;
+    fs::remove_file(raw)?;
+    run(&mut Command::new("sync"))?;
+    Ok(image)
+}
+
+fn floor(work: &Path, url: &str) -> Result<f64> {
+    let (image, disk) = (work.join("floor.qcow2"), work.join("floor.raw"));
+    let started = Instant::now();
+    run(Command::new("curl").args(["-sSf", "-o"]).arg(&image).arg(url))?;
+    run(Command::new("qemu-img").args(["convert", "-O", "raw"]).arg(&image).arg(&disk))?;
+    run(Command::new("sync").arg(&disk))?;
+    let seconds = started.elapsed().as_secs_f64();
+    fs::remove_file(image)?;
+    fs::remove_file(disk)?;
+    Ok(seconds)
+}
+
+/// Seconds until the volume is there, and the most memory that its importer had, in KiB.
+fn fill(host: &Host, name: &str, source: &Value) -> Result<(f64, u64)> {
+    let started = Instant::now();
+    host.apply(&json!({
+        "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume",
+        "metadata": { "name": name, "namespace": "default" },
+        "spec": { "source": source, "storage": { "resources": { "requests": { "storage": SIZE.to_string() } } } },
+    }))?;
+    let mut peak = 0;
+    wait::until(&format!("{name} to be filled"), 5 * wait::BOOT, || {
+        for process in
+            host.processes().iter().filter(|process| process.arguments.get(1).is_some_and(|w| w == "importer"))
+        {
+            let status = fs::read_to_string(format!("/proc/{}/status", process.pid)).unwrap_or_default();
+            let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+            let most = most.and_then(|text| text.trim().trim_end_matches(" kB").parse().ok());
+            peak = peak.max(most.unwrap_or(0));
+        }
+        let volume = host.get("dv", name)?;
+        let phase = volume["status"]["phase"].as_str().unwrap_or_default().to_owned();
+        ensure!(phase != "Failed", "{name} failed: {}", volume["status"]);
+        Ok(if phase == "Succeeded" { Seen::Yes(()) } else { Seen::Not(phase) })
+    })?;
+    Ok((started.elapsed().as_secs_f64(), peak))
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("cannot run {command:?}"))?;
+    ensure!(status.success(), "{command:?} failed");
+    Ok(())
+}
