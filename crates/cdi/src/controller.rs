@@ -203,7 +203,7 @@ async fn ask(context: &Context, pod: &Pod) -> Option<Progress> {
 fn made<T>(result: Result<T, kube::Error>) -> Result<(), Error> {
     match result {
         Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
-        result => Ok(drop(result?)),
+        result => result.map(drop).map_err(Error::from),
     }
 }
 

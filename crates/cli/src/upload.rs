@@ -286,7 +286,7 @@ impl Bar {
             100 * self.done.min(total) / total,
             self.done >> 20,
             self.total.div_ceil(1 << 20),
-            self.done.saturating_mul(1000) / millis >> 20,
+            (self.done.saturating_mul(1000) / millis) >> 20,
         )
     }
 }

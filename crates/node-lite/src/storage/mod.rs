@@ -275,7 +275,7 @@ impl Storage {
                 }
                 match all.delete(volume, &DeleteParams::default()).await {
                     Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-                    result => Ok(drop(result?)),
+                    result => result.map(drop).map_err(StorageError::from),
                 }
             }
             Action::Say { key, reason, message } => {
@@ -333,7 +333,7 @@ where
     };
     match result {
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        result => Ok(drop(result?)),
+        result => result.map(drop).map_err(StorageError::from),
     }
 }
 
