@@ -93,13 +93,13 @@ fn a_claim_goes_from_new_to_bound() {
         ],
     );
     let pending = claim(json!({}));
-    check(&[pending.clone()], &[], &[], &["provision data /v/pvc-u1 1Gi"]);
+    check(std::slice::from_ref(&pending), &[], &[], &["provision data /v/pvc-u1 1Gi"]);
     let volume = Arc::new(provisioned(&pending));
     let affinity = serde_json::to_value(volume.spec.as_ref().unwrap().node_affinity.as_ref().unwrap()).unwrap();
     assert_eq!(affinity["required"]["nodeSelectorTerms"][0]["matchExpressions"][0]["values"], json!(["n1"]));
     check(
         &[pending],
-        &[volume.clone()],
+        std::slice::from_ref(&volume),
         &[],
         &[
             r#"claim data {"metadata":{"annotations":{"pv.kubernetes.io/bind-completed":"yes","pv.kubernetes.io/bound-by-controller":"yes"}},"spec":{"volumeName":"pvc-u1"}}"#,
@@ -109,7 +109,7 @@ fn a_claim_goes_from_new_to_bound() {
     let named = claim(json!({ "spec": { "volumeName": "pvc-u1" } }));
     check(
         &[named],
-        &[volume.clone()],
+        std::slice::from_ref(&volume),
         &[],
         &[
             r#"claim data/status {"status":{"accessModes":["ReadWriteOnce"],"capacity":{"storage":"1Gi"},"phase":"Bound"}}"#,
@@ -135,14 +135,14 @@ fn a_block_claim_is_one_file() {
 #[test]
 fn a_class_that_waits_provisions_for_the_first_pod() {
     let waiting = claim(json!({ "spec": { "storageClassName": "local-wait" } }));
-    check(&[waiting.clone()], &[], &[], &["say data WaitForFirstConsumer"]);
+    check(std::slice::from_ref(&waiting), &[], &[], &["say data WaitForFirstConsumer"]);
     check(&[waiting], &[], &["data"], &["provision data /v/pvc-u1 1Gi"]);
 }
 
 #[test]
 fn a_claim_that_a_pod_uses_outlives_its_deletion() {
     let leaving = claim(json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } }));
-    check(&[leaving.clone()], &[], &["data"], &[]);
+    check(std::slice::from_ref(&leaving), &[], &["data"], &[]);
     check(&[leaving], &[], &[], &[r#"claim data {"metadata":{"finalizers":[]}}"#]);
 }
 
