@@ -118,6 +118,21 @@ pub(crate) fn fetch(
     source: &dyn Source,
     identity: Option<&str>,
     place: &Place,
+    options: Options,
+    board: &Board,
+) -> Result<(), ImportError> {
+    bring(source, identity, place, options, board)?;
+    // Nothing is to be resumed any more, and a claim holds its disk alone.
+    if let Some(journal) = place.journal() {
+        let _ = fs::remove_file(journal);
+    }
+    Ok(())
+}
+
+fn bring(
+    source: &dyn Source,
+    identity: Option<&str>,
+    place: &Place,
     mut options: Options,
     board: &Board,
 ) -> Result<(), ImportError> {
@@ -161,9 +176,6 @@ pub(crate) fn fetch(
                 keep(&cached, &target);
             }
         }
-    }
-    if let Some(journal) = place.journal() {
-        let _ = fs::remove_file(journal);
     }
     Ok(())
 }

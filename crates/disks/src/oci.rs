@@ -273,12 +273,7 @@ pub fn unpack_blobs(root: &Path, blobs: &[(Digest, PathBuf)]) -> Result<(), OciE
     owners.write(root).map_err(|source| OciError::Unpack { what: "the list of owners".into(), source })
 }
 
-fn unpack_stream(
-    layer: &Layer,
-    stream: impl Read,
-    root: &Path,
-    owners: &mut ownership::List,
-) -> Result<(), OciError> {
+fn unpack_stream(layer: &Layer, stream: impl Read, root: &Path, owners: &mut ownership::List) -> Result<(), OciError> {
     let wrap = |source| OciError::Unpack { what: layer.member.clone(), source };
     let mut blob = Hashing::new(io::BufReader::with_capacity(1 << 18, stream));
     let mut head = [0u8; 4];

@@ -210,8 +210,7 @@ impl Puller {
         }
         let (store, name) = (self.store.clone(), name.clone());
         let work = move || {
-            let image = store
-                .install(&name, &digest, |root| unpack_blobs(root, &layers).map_err(PullError::from))?;
+            let image = store.install(&name, &digest, |root| unpack_blobs(root, &layers).map_err(PullError::from))?;
             for (_, path) in &layers {
                 let _ = fs::remove_file(path);
             }
