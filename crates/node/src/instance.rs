@@ -368,6 +368,8 @@ async fn mirror(
         let now = Time(Timestamp::now());
         let mut status = vmi.status.clone();
         status::mirror(&mut status, vmi, state, ready.emulation.as_deref(), &now);
+        // The controller may not have seen the pod run yet, and a running instance is somewhere.
+        status.node_name.clone_from(&context.config.node_name);
         status::describe(&mut status, &ready.spec, &ready.networks, &ready.claimed);
         status
     })
