@@ -18,6 +18,7 @@ pub mod process;
 pub mod raw_qemu;
 pub mod servers;
 pub mod suite;
+pub mod tools;
 pub mod wait;
 
 pub use console::Console;

@@ -79,6 +79,16 @@ impl User {
     }
 }
 
+/// An extension of a request: until when what its caller proved to be someone with holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CredentialExpiry(pub std::time::SystemTime);
+
+pub(crate) fn expiry(der: &[u8]) -> Option<CredentialExpiry> {
+    let (_, certificate) = x509_parser::certificate::X509Certificate::from_der(der).ok()?;
+    let seconds = u64::try_from(certificate.validity().not_after.timestamp()).ok()?;
+    Some(CredentialExpiry(std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds)))
+}
+
 /// The identity in a verified client certificate: common name and organisations.
 pub(crate) fn from_certificate(der: &[u8]) -> Option<User> {
     let (_, cert) = x509_parser::certificate::X509Certificate::from_der(der).ok()?;

@@ -30,10 +30,12 @@ mod ssh;
 mod status;
 mod table;
 mod target;
+mod top;
 mod up;
 mod upload;
 mod vnc;
 mod wait;
+mod why;
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
@@ -63,6 +65,10 @@ enum Command {
     Get(get::GetArgs),
     /// Delete objects
     Delete(delete::DeleteArgs),
+    /// Say why a VM is not as it should be, and what to do
+    Why(why::WhyArgs),
+    /// What the VMs use, live
+    Top(top::TopArgs),
     /// Connect to a VM's serial console (leave with ^])
     Console(console::ConsoleArgs),
     /// Start a VM
@@ -196,6 +202,8 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Apply(arguments) => apply::run(arguments).await,
             Command::Get(arguments) => get::run(arguments).await,
             Command::Delete(arguments) => delete::run(arguments).await,
+            Command::Why(arguments) => why::run(arguments).await,
+            Command::Top(arguments) => top::run(arguments).await,
             Command::Console(arguments) => console::run(arguments).await,
             Command::Start(arguments) => power::start(arguments).await,
             Command::Stop(arguments) => power::stop(arguments).await,

@@ -4,6 +4,7 @@
 
 pub mod cluster_defaults;
 pub mod conditions;
+pub mod disks;
 pub mod identity;
 pub mod network;
 pub mod pod;

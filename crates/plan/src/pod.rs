@@ -201,6 +201,10 @@ fn metadata(vmi: &VirtualMachineInstance) -> ObjectMeta {
     labels.remove(names::NODE_NAME_LABEL);
     labels.insert(names::APP_LABEL.into(), names::LAUNCHER_APP.into());
     labels.insert(names::CREATED_BY_LABEL.into(), uid.clone());
+    // What Services of `expose` select by. A label holds 63 characters; longer names have no Service of their own.
+    if vmi_name.len() <= 63 {
+        labels.insert(names::VIRTUAL_MACHINE_INSTANCE_ID_LABEL.into(), vmi_name.clone());
+    }
     if vmi_name.len() <= 63 {
         labels.insert(names::DEPRECATED_VIRTUAL_MACHINE_NAME_LABEL.into(), vmi_name.clone());
     }

@@ -88,6 +88,7 @@ fn default_instance(review: &Value, configuration: &KubeVirtConfiguration) -> Va
         finalizers.push(names::VIRTUAL_MACHINE_INSTANCE_FINALIZER.into());
     }
     ferrovirt_plan::cluster_defaults::apply(&mut vmi.spec, configuration);
+    ferrovirt_plan::disks::add_default(&mut vmi.spec);
     if vmi.spec.termination_grace_period_seconds.is_none() {
         vmi.spec.termination_grace_period_seconds = Some(30);
     }

@@ -68,6 +68,7 @@ async fn read(request: Request<Body>, subresource: &str) -> Result<(NodeCall, bo
         "guestosinfo" => (NodeCall::GuestInfo {}, false),
         "userlist" => (NodeCall::Users {}, false),
         "filesystemlist" => (NodeCall::Filesystems {}, false),
+        "stats" => (NodeCall::Stats {}, false),
         other => return Err(answer::not_found(&format!("there is no {other}"))),
     })
 }
@@ -132,7 +133,9 @@ pub(crate) fn check(subresource: &str, vmi: &VirtualMachineInstance) -> Result<(
     let agent = has(vmi, condition::AGENT_CONNECTED);
     match subresource {
         "pause" | "freeze" | "softreboot" if !running => conflict(VM_NOT_RUNNING),
-        "unpause" | "unfreeze" | "guestosinfo" | "userlist" | "filesystemlist" if !running => conflict(VMI_NOT_RUNNING),
+        "unpause" | "unfreeze" | "stats" | "guestosinfo" | "userlist" | "filesystemlist" if !running => {
+            conflict(VMI_NOT_RUNNING)
+        }
         "pause" if vmi.spec.liveness_probe.as_ref().is_some_and(|probe| probe.guest_agent_ping.is_none()) => {
             Err(Refusal::Forbidden("Pausing VMIs with a non-GuestAgentPing LivenessProbe is not supported".into()))
         }

@@ -21,6 +21,7 @@ const VIEWED: &[&str] = &[
     "virtualmachineinstances/sev/fetchcertchain",
     "virtualmachineinstances/sev/querylaunchmeasurement",
     "virtualmachineinstances/objectgraph",
+    "virtualmachineinstances/stats",
 ];
 
 /// Given by the role `kubevirt.io:migrate` alone: moving machines is an operator's decision.

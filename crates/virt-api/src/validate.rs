@@ -86,6 +86,10 @@ fn unsupported(spec: &VirtualMachineInstanceSpec, path: &str, causes: &mut Vec<C
 }
 
 fn instance_spec(spec: &VirtualMachineInstanceSpec, path: &str, causes: &mut Vec<Cause>) {
+    // Judged is what will run. What defaults add stands behind what was written, so paths stay right.
+    let mut spec = spec.clone();
+    ferrovirt_plan::disks::add_default(&mut spec);
+    let spec = &spec;
     memory(spec, path, causes);
     cpu(spec, path, causes);
     disks(spec, path, causes);
@@ -224,7 +228,6 @@ fn volumes(spec: &VirtualMachineInstanceSpec, path: &str, causes: &mut Vec<Cause
         if sources.iter().filter(|set| **set).count() != 1 {
             add(causes, INVALID, &field, &format!("{field} must have exactly one source type set"));
         }
-        // A volume without a disk is no mistake: it gets one.
         if let Some(disk) = &volume.container_disk
             && disk.image.is_empty()
         {

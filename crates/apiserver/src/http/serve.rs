@@ -115,12 +115,9 @@ async fn connection(
         Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
         Err(_) => return tracing::debug!("TLS handshake timed out"),
     };
-    let user = stream
-        .get_ref()
-        .1
-        .peer_certificates()
-        .and_then(|chain| chain.first())
-        .and_then(|cert| authn::from_certificate(cert));
+    let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+    let user = certificate.and_then(|certificate| authn::from_certificate(certificate));
+    let expiry = certificate.and_then(|certificate| authn::expiry(certificate));
     let draining = stop.clone();
     let handler = hyper::service::service_fn(move |request: Request<Incoming>| {
         let mut service = service.clone();
@@ -128,8 +125,13 @@ async fn connection(
         // Whatever was there before, only the connection says who this is.
         request.extensions_mut().remove::<User>();
         request.extensions_mut().insert(Draining(draining.clone()));
-        if let Some(user) = &user {
+        // A connection may outlive the certificate that it was opened with.
+        let expired = expiry.is_some_and(|expiry| expiry.0 <= std::time::SystemTime::now());
+        if let Some(user) = user.as_ref().filter(|_| !expired) {
             request.extensions_mut().insert(user.clone());
+            if let Some(expiry) = expiry {
+                request.extensions_mut().insert(expiry);
+            }
         }
         async move { service.call(request).await }
     });

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ferrovirt_api::v1::VirtualMachineInstance;
-use ferrovirt_apiserver::{ApiServer, User};
+use ferrovirt_apiserver::{ApiServer, CredentialExpiry, User};
 use ferrovirt_machine::{node_call::NodeCall, protocol::ProtocolError};
 use ferrovirt_node::Agent;
-use ferrovirt_virt_api::{BoxError, BoxStream, Nodes, StreamKind, VirtApi};
+use ferrovirt_virt_api::{BoxError, BoxStream, Deadline, Nodes, StreamKind, VirtApi};
 use futures::future::BoxFuture;
 use http::{HeaderName, HeaderValue};
 use kube::Client;
@@ -69,6 +69,9 @@ pub fn register_metrics(api: &ApiServer, controllers: ferrovirt_controller::Metr
 /// Puts the caller's identity where a front proxy would, after removing whatever stood there.
 fn name_caller<B>(request: &mut http::Request<B>) {
     let user = request.extensions().get::<User>().cloned();
+    if let Some(CredentialExpiry(at)) = request.extensions().get().copied() {
+        request.extensions_mut().insert(Deadline(at));
+    }
     let headers = request.headers_mut();
     let forged: Vec<HeaderName> =
         headers.keys().filter(|name| name.as_str().starts_with("x-remote-")).cloned().collect();

@@ -1,0 +1,363 @@
+//! Upstream's own virtctl, and ours under its name, against a host: the same arguments do the same and say the same.
+
+use std::{fs, os::unix::fs::PermissionsExt, process::ExitCode};
+
+use anyhow::{Context, Result, ensure};
+use ferrovirt_e2e::{
+    Case, Console, Host, Options, command, manifest, suite,
+    tools::{Background, Virtctl, greeting},
+};
+use serde_json::{Value, json};
+
+const CASES: &[Case] = &[
+    ("version_of_both_sides", version_of_both_sides),
+    ("power", power),
+    ("pause_and_unpause", pause_and_unpause),
+    ("reboots_keep_the_instance", reboots_keep_the_instance),
+    ("console_gives_a_shell", console_gives_a_shell),
+    ("vnc_shakes_hands", vnc_shakes_hands),
+    ("ports_are_forwarded", ports_are_forwarded),
+    ("ssh_logs_in", ssh_logs_in),
+    ("expose_makes_a_service", expose_makes_a_service),
+    ("expand_prints_the_vm", expand_prints_the_vm),
+    ("created_vms_are_accepted", created_vms_are_accepted),
+    ("refusals_are_upstreams", refusals_are_upstreams),
+    ("our_own_commands", our_own_commands),
+    ("rights_are_the_callers", rights_are_the_callers),
+];
+
+fn main() -> ExitCode {
+    suite(Options::default(), CASES)
+}
+
+fn version_of_both_sides(host: &Host) -> Result<()> {
+    for tool in Virtctl::both(host)? {
+        let said = tool.say(host, &["version"])?;
+        ensure!(said.contains("Client Version") && said.contains("Server Version"), "{}: {said}", tool.label);
+    }
+    Ok(())
+}
+
+fn power(host: &Host) -> Result<()> {
+    let key = key(host)?;
+    let mut vm = manifest::vm("box", "Manual");
+    let data = &mut vm["spec"]["template"]["spec"]["volumes"][1]["cloudInitNoCloud"]["userData"];
+    *data = format!("{}ssh_authorized_keys:\n  - {key}\n", data.as_str().unwrap_or_default()).into();
+    host.apply(&vm)?;
+    host.wait_status("box", "Stopped")?;
+    for tool in Virtctl::both(host)? {
+        let dry = tool.say(host, &["start", "box", "--dry-run"])?;
+        ensure!(dry.contains("Dry Run execution"), "{}: {dry}", tool.label);
+        ensure!(host.object("vmi", "box")?.is_none(), "{}: a dry run started the VM", tool.label);
+        let said = tool.say(host, &["start", "box"])?;
+        ensure!(said.trim() == "VM box was scheduled to start", "{}: {said}", tool.label);
+        let first = host.wait_running("box")?;
+        let said = tool.say(host, &["restart", "box", "--force", "--grace-period=0"])?;
+        ensure!(said.trim() == "VM box was scheduled to restart", "{}: {said}", tool.label);
+        another(host, &first)?;
+        let said = tool.say(host, &["stop", "box", "--grace-period=0", "--force"])?;
+        ensure!(said.trim() == "VM box was scheduled to stop", "{}: {said}", tool.label);
+        host.wait_status("box", "Stopped")?;
+    }
+    Virtctl::stock()?.say(host, &["start", "box"])?;
+    let first = host.wait_running("box")?;
+    Virtctl::stock()?.say(host, &["restart", "box"])?;
+    another(host, &first)?;
+    Ok(())
+}
+
+/// Waits for the instance that comes after this one.
+fn another(host: &Host, before: &Value) -> Result<Value> {
+    let vmi = host.wait_for("vmi", "box", "to be a new one that runs", |vmi| {
+        vmi["metadata"]["uid"] != before["metadata"]["uid"] && vmi["status"]["phase"] == "Running"
+    })?;
+    host.wait_running("box")?;
+    Ok(vmi)
+}
+
+fn pause_and_unpause(host: &Host) -> Result<()> {
+    let paused = |vmi: &Value| {
+        let conditions = vmi["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.iter().any(|c| c["type"] == "Paused" && c["status"] == "True")
+    };
+    for tool in Virtctl::both(host)? {
+        let said = tool.say(host, &["pause", "vm", "box"])?;
+        ensure!(said.trim() == "VMI box was scheduled to pause", "{}: {said}", tool.label);
+        host.wait_for("vmi", "box", "to be paused", paused)?;
+        let again = tool.run(host, &["pause", "vmi", "box"], "")?.failure()?;
+        ensure!(again.contains("VMI is already paused"), "{}: {again}", tool.label);
+        let said = tool.say(host, &["unpause", "vmi", "box"])?;
+        ensure!(said.trim() == "VMI box was scheduled to unpause", "{}: {said}", tool.label);
+        host.wait_for("vmi", "box", "to go on", |vmi| !paused(vmi))?;
+    }
+    Ok(())
+}
+
+fn reboots_keep_the_instance(host: &Host) -> Result<()> {
+    let before = host.wait_running("box")?;
+    for tool in Virtctl::both(host)? {
+        let mut console = host.console("box")?;
+        console.login("box")?;
+        let said = tool.say(host, &["soft-reboot", "box"])?;
+        ensure!(said.trim() == "VMI box was scheduled to soft-reboot", "{}: {said}", tool.label);
+        console.expect(manifest::USER_SPACE, ferrovirt_e2e::wait::BOOT)?;
+    }
+    let mut console = host.console("box")?;
+    console.login("box")?;
+    Virtctl::stock()?.say(host, &["reset", "box"])?;
+    console.expect(manifest::USER_SPACE, ferrovirt_e2e::wait::BOOT)?;
+    let after = host.get("vmi", "box")?;
+    ensure!(before["metadata"]["uid"] == after["metadata"]["uid"], "a reboot made a new instance");
+    Ok(())
+}
+
+fn console_gives_a_shell(host: &Host) -> Result<()> {
+    // Upstream's needs a terminal; `script` gives it one.
+    let tool = Virtctl::stock()?;
+    let line = format!("{} console box", tool.command(host, &[]).get_program().to_string_lossy());
+    let mut command = host.command("script");
+    command.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
+    let mut console = Console::start(&mut command)?;
+    console.login("box")?;
+    ensure!(console.shell("hostname")? == "box", "another guest answered");
+    console.leave()?;
+    Ok(())
+}
+
+fn vnc_shakes_hands(host: &Host) -> Result<()> {
+    for tool in Virtctl::both(host)? {
+        let proxy = Background::start(tool.command(host, &["vnc", "box", "--proxy-only"]))?;
+        let line = proxy.line_with("port")?;
+        let port: Value = serde_json::from_str(&line).with_context(|| format!("{}: {line}", tool.label))?;
+        let address = format!("127.0.0.1:{}", port["port"]).parse()?;
+        let said = greeting(address, 12)?;
+        ensure!(said.starts_with("RFB 003."), "{}: the screen greets with {said:?}", tool.label);
+        let file = host.work_dir().join("screen.png");
+        let path = file.to_string_lossy().into_owned();
+        tool.say(host, &["vnc", "screenshot", "box", "--file", &path])?;
+        let picture = fs::read(&file)?;
+        ensure!(picture.starts_with(b"\x89PNG"), "{}: the picture is no PNG", tool.label);
+        fs::remove_file(file)?;
+    }
+    Ok(())
+}
+
+fn ports_are_forwarded(host: &Host) -> Result<()> {
+    for (tool, target) in Virtctl::both(host)?.iter().zip(["vm/box", "vmi/box"]) {
+        let port = free_port()?;
+        let forward = format!("{port}:22");
+        let _running = Background::start(tool.command(host, &["port-forward", target, &forward]))?;
+        let said = greeting(format!("127.0.0.1:{port}").parse()?, 4)?;
+        ensure!(said == "SSH-", "{}: the guest's port 22 greets with {said:?}", tool.label);
+    }
+    Ok(())
+}
+
+fn ssh_logs_in(host: &Host) -> Result<()> {
+    let identity = host.work_dir().join("key").to_string_lossy().into_owned();
+    let known = host.work_dir().join("known").to_string_lossy().into_owned();
+    for tool in Virtctl::both(host)? {
+        let said = tool.say(
+            host,
+            &[
+                "ssh",
+                "demo@vmi/box",
+                "--identity-file",
+                &identity,
+                "--known-hosts",
+                &known,
+                "-t",
+                "-o StrictHostKeyChecking=no",
+                "-t",
+                "-o BatchMode=yes",
+                "--command",
+                "hostname",
+            ],
+        )?;
+        ensure!(said.trim() == "box", "{}: `hostname` in the guest says {said:?}", tool.label);
+    }
+    Ok(())
+}
+
+fn expose_makes_a_service(host: &Host) -> Result<()> {
+    for (tool, name) in Virtctl::both(host)?.iter().zip(["stock-ssh", "our-ssh"]) {
+        let said = tool.say(host, &["expose", "vm", "box", "--name", name, "--port", "2222", "--target-port", "22"])?;
+        ensure!(said.trim() == format!("Service {name} successfully exposed for vm box"), "{}: {said}", tool.label);
+        let service = host.get("service", name)?;
+        let port = &service["spec"]["ports"][0];
+        ensure!(port["port"] == 2222 && port["targetPort"] == 22, "{}: {port}", tool.label);
+        let pod = host.pod_of(&host.get("vmi", "box")?)?;
+        for (key, value) in service["spec"]["selector"].as_object().context("no selector")? {
+            ensure!(pod["metadata"]["labels"][key] == *value, "{}: the pod lacks {key}={value}", tool.label);
+        }
+        ensure!(service["metadata"]["ownerReferences"][0]["name"] == "box", "{}: {service}", tool.label);
+    }
+    Ok(())
+}
+
+fn expand_prints_the_vm(host: &Host) -> Result<()> {
+    for tool in Virtctl::both(host)? {
+        let said = tool.say(host, &["expand", "--vm", "box", "--output", "json"])?;
+        let vm: Value = serde_json::from_str(&said).with_context(|| format!("{}: {said}", tool.label))?;
+        ensure!(vm["spec"]["template"]["spec"]["domain"]["memory"]["guest"] == "128Mi", "{}: {vm}", tool.label);
+        let vm = manifest::plain_vm("sent", "Halted").to_string();
+        let said = tool.run(host, &["expand", "--file", "-"], &vm)?.success()?;
+        ensure!(said.contains("name: sent"), "{}: {said}", tool.label);
+    }
+    Ok(())
+}
+
+fn created_vms_are_accepted(host: &Host) -> Result<()> {
+    let disk = format!("src:{}", manifest::IMAGE);
+    for (tool, name) in Virtctl::both(host)?.iter().zip(["made-stock", "made-ours"]) {
+        let made = tool.say(
+            host,
+            &[
+                "create",
+                "vm",
+                "--name",
+                name,
+                "--memory",
+                "96Mi",
+                "--volume-containerdisk",
+                &disk,
+                "--user",
+                "demo",
+                "--run-strategy",
+                "Halted",
+            ],
+        )?;
+        let said = host.try_kubectl(&["create", "-f", "-"], &made)?.success()?;
+        ensure!(said.contains(&format!("{name} created")), "{}: {said}", tool.label);
+    }
+    // Volumes without disks become disks: the guest boots from one of them.
+    Virtctl::stock()?.say(host, &["start", "made-stock"])?;
+    let vmi = host.wait_running("made-stock")?;
+    let disks = &vmi["spec"]["domain"]["devices"]["disks"];
+    ensure!(disks.as_array().is_some_and(|disks| disks.len() == 2), "its disks are {disks}");
+    host.ferrovirt(&["delete", "vm", "made-stock", "made-ours"])?;
+    Ok(())
+}
+
+fn refusals_are_upstreams(host: &Host) -> Result<()> {
+    for tool in Virtctl::both(host)? {
+        for (arguments, part) in [
+            (&["start", "box"][..], "VM is already running"),
+            (&["start", "none-such"], "not found"),
+            (&["guestosinfo", "box"], "VMI does not have guest agent connected"),
+            (&["unpause", "vmi", "box"], "VMI is not paused"),
+            (&["restart", "box", "--grace-period=5"], ""),
+        ] {
+            if part.is_empty() {
+                continue;
+            }
+            let said = tool.run(host, arguments, "")?.failure()?;
+            ensure!(said.contains(part), "{} {arguments:?}: {said}", tool.label);
+        }
+    }
+    Ok(())
+}
+
+fn our_own_commands(host: &Host) -> Result<()> {
+    let said = host.ferrovirt(&["why", "box"])?;
+    ensure!(said.starts_with("vm/box runs."), "why says: {said}");
+    let said = host.ferrovirt(&["top", "--once"])?;
+    let row = said.lines().find(|line| line.starts_with("box ")).with_context(|| format!("top says: {said}"))?;
+    ensure!(row.contains("Running") && row.contains('%') && row.contains("MiB"), "top says: {said}");
+    let missing = host.try_ferrovirt(&["stop", "none-such"], "")?;
+    ensure!(missing.code == Some(3), "no such VM: {missing}");
+    host.apply(&manifest::plain_vm("off", "Manual"))?;
+    host.wait_status("off", "Stopped")?;
+    let said = host.ferrovirt(&["why", "off"])?;
+    ensure!(said.contains("nobody has started it") && said.contains("ferrovirt start off"), "why says: {said}");
+    let conflict = host.try_ferrovirt(&["stop", "off"], "")?;
+    ensure!(conflict.code == Some(5) && conflict.stderr.contains("ferrovirt start"), "not running: {conflict}");
+    let mut claimed = manifest::plain_vm("claims", "Always");
+    claimed["spec"]["template"]["spec"]["volumes"][0] =
+        json!({ "name": "root", "persistentVolumeClaim": { "claimName": "gone" } });
+    host.apply(&claimed)?;
+    host.wait_for("vm", "claims", "to be looked at", |vm| vm["status"]["printableStatus"].is_string())?;
+    let said = host.ferrovirt(&["why", "claims"])?;
+    ensure!(said.contains("pvc/gone: there is no such claim"), "why says: {said}");
+    host.ferrovirt(&["delete", "vm", "off", "claims"])?;
+    for shell in ["bash", "zsh", "fish"] {
+        ensure!(host.ferrovirt(&["completion", shell])?.contains("port-forward"), "no completion for {shell}");
+    }
+    let said = host.ferrovirt(&["adm", "log-verbosity", "--virt-api"])?;
+    ensure!(said.trim() == "virt-api=2", "log-verbosity says: {said}");
+    let said = host.ferrovirt(&["permitted-devices"])?;
+    ensure!(said.contains("No devices"), "permitted-devices says: {said}");
+    Ok(())
+}
+
+/// What view, edit and no role at all may do, and what they are told.
+fn rights_are_the_callers(host: &Host) -> Result<()> {
+    host.kubectl(&["create", "namespace", "other"])?;
+    for (user, role, namespace) in
+        [("viewer", "view", "default"), ("editor", "edit", "default"), ("stranger", "edit", "other")]
+    {
+        host.kubectl(&[
+            "create",
+            "rolebinding",
+            user,
+            &format!("--clusterrole={role}"),
+            &format!("--user={user}"),
+            "-n",
+            namespace,
+        ])?;
+        let config = host.ferrovirt(&["kubeconfig", "--user", user])?;
+        fs::write(host.work_dir().join(user), config)?;
+    }
+    let run = |user: &str, arguments: &[&str]| {
+        let file = host.work_dir().join(user);
+        let mut command = host.command("ferrovirt");
+        command.env_remove("FERROVIRT_DATA_DIR").args(arguments).arg("--kubeconfig").arg(file);
+        command::run(&mut command, "")
+    };
+    run("viewer", &["get", "vm", "box"])?.success()?;
+    for (arguments, missing) in [
+        (&["console", "box"][..], "virtualmachineinstances/console"),
+        (&["vnc", "box", "--proxy-only"], "virtualmachineinstances/vnc"),
+        (&["vnc", "screenshot", "box", "-f", "-"], "virtualmachineinstances/vnc/screenshot"),
+        (&["stop", "box"], "virtualmachines/stop"),
+        (&["pause", "box"], "virtualmachineinstances/pause"),
+        (&["port-forward", "--stdio", "vm/box", "22"], "virtualmachines/portforward"),
+    ] {
+        let refused = run("viewer", arguments)?;
+        ensure!(refused.code == Some(4), "view may {arguments:?}: {refused}");
+        ensure!(refused.stderr.contains(missing), "the refusal of {arguments:?} names no {missing}: {refused}");
+    }
+    run("editor", &["pause", "box"])?.success()?;
+    run("editor", &["unpause", "box"])?.success()?;
+    let refused = run("stranger", &["get", "vms", "-n", "default"])?;
+    ensure!(refused.code == Some(4), "edit elsewhere sees this namespace: {refused}");
+    let refused = run("stranger", &["console", "box", "-n", "default"])?;
+    ensure!(refused.code == Some(4), "edit elsewhere reaches a console: {refused}");
+
+    // A stream that is open ends when the right to it is taken away.
+    let file = host.work_dir().join("editor");
+    let mut command = host.command("ferrovirt");
+    command.env_remove("FERROVIRT_DATA_DIR").args(["console", "box", "--kubeconfig"]).arg(&file);
+    let mut console = Console::start(&mut command)?;
+    console.login("box")?;
+    host.kubectl(&["delete", "rolebinding", "editor"])?;
+    let ended = console.expect("never written by any guest", ferrovirt_e2e::wait::SOON);
+    let text = ended.err().map(|error| error.to_string()).unwrap_or_default();
+    ensure!(text.contains("the console ended"), "a console without a right goes on: {text}");
+    host.ferrovirt(&["delete", "vm", "box"])?;
+    host.kubectl(&["delete", "namespace", "other", "--wait=false"])?;
+    Ok(())
+}
+
+/// A key pair of the suite's own; returns the public part.
+fn key(host: &Host) -> Result<String> {
+    let file = host.work_dir().join("key");
+    let path = file.to_string_lossy().into_owned();
+    command::run(host.command("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f", &path]), "")?.success()?;
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600))?;
+    Ok(fs::read_to_string(file.with_extension("pub"))?.trim().to_owned())
+}
+
+fn free_port() -> Result<u16> {
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
