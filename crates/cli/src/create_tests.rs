@@ -9,7 +9,7 @@ struct Line {
 }
 
 fn made(line: &str) -> Result<Value> {
-    let words = std::iter::once("create").chain(line.split(' '));
+    let words = std::iter::once("create").chain(line.split_whitespace());
     let Line { command: CreateCommand::Vm(arguments) } = Line::try_parse_from(words)?;
     build(&arguments, Some("secret").filter(|_| arguments.password_file.is_some()), &mut || "abcde".into())
 }

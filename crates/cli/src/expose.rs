@@ -124,7 +124,7 @@ pub async fn run(arguments: ExposeArgs) -> Result<()> {
     let service: Service = serde_json::from_value(service(&arguments, &namespace, exposed)?)?;
     let made = Api::<Service>::namespaced(client, &namespace).create(&PostParams::default(), &service).await?;
     if persona::is_virtctl() {
-        println!("Service {} successfully exposed for {} {name}", arguments.service, arguments.kind);
+        println!("Service {} successfully created for {} {name}", arguments.service, arguments.kind);
         return Ok(());
     }
     let spec = made.spec.unwrap_or_default();

@@ -93,7 +93,8 @@ pub async fn info(subresource: &str, arguments: InfoArgs) -> Result<()> {
     let client = arguments.guest.client.connect().await?;
     let namespace = named.namespace.clone().unwrap_or_else(|| arguments.guest.client.namespace(&client).to_owned());
     let path = socket::path(&namespace, Kind::Instance.resource(), &named.name, subresource);
-    let answer: Value = client.request(http::Request::get(path).body(vec![])?).await?;
+    let request = http::Request::get(path).header("Accept", "application/json").body(vec![])?;
+    let answer: Value = client.request(request).await?;
     let default = if persona::is_virtctl() { Output::Json } else { Output::Table };
     match arguments.output.unwrap_or(default) {
         // Upstream indents by two.

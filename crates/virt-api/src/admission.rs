@@ -9,7 +9,10 @@ use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
-use crate::{Body, VirtApi, answer, hypervisors, validate};
+use crate::{
+    Body, VirtApi, answer, hypervisors, rights,
+    validate::{self, update},
+};
 
 pub(crate) async fn handle(api: &VirtApi, hook: &str, request: Request<Body>) -> Response<Body> {
     let review = match request.into_body().collect().await {
@@ -22,12 +25,27 @@ pub(crate) async fn handle(api: &VirtApi, hook: &str, request: Request<Body>) ->
     };
     let configuration = api.configuration.current().await;
     let verdict = match hook {
-        "virtualmachines-validate" => judge(&review, validate::virtual_machine, validate::warnings),
-        "virtualmachineinstances-validate-create" => judge(&review, validate::instance, |_| vec![]),
+        _ if leaving(&review) => json!({ "allowed": true }),
+        "virtualmachines-validate" => {
+            judge(api, &review, validate::virtual_machine, validate::warnings, "/spec/template/spec").await
+        }
+        "virtualmachineinstances-validate-create" => {
+            judge(api, &review, instance_rules(&review), |_| vec![], "/spec").await
+        }
+        "virtualmachineinstances-validate-update" => judge_change(&review),
+        "virtualmachinereplicaset-validate" => {
+            judge(api, &review, validate::replica_set, |_| vec![], "/spec/template/spec").await
+        }
         "virtualmachineinstances-mutate" => default_instance(&review, &configuration),
         _ => return answer::not_found(&format!("there is no webhook /{hook}")),
     };
-    let mut response = match hypervisors::not_admitted(&configuration, &review["request"]["object"]) {
+    // An instance that runs keeps its hypervisor, even if the cluster would not admit it again.
+    let settled = leaving(&review) || hook == "virtualmachineinstances-validate-update";
+    let refused = match settled {
+        true => None,
+        false => hypervisors::not_admitted(&configuration, &review["request"]["object"]),
+    };
+    let mut response = match refused {
         // The rules of the object itself come first: they name everything that is wrong with it.
         Some(cause) if verdict["allowed"] == true => refuse(&cause.message.clone(), &[cause]),
         _ => verdict,
@@ -39,7 +57,50 @@ pub(crate) async fn handle(api: &VirtApi, hook: &str, request: Request<Body>) ->
     )
 }
 
-fn judge<T>(review: &Value, rules: impl Fn(&T) -> Vec<validate::Cause>, warnings: impl Fn(&T) -> Vec<String>) -> Value
+/// Someone who only takes a finalizer off an object that is going, or touches nothing that is judged, is not told of
+/// mistakes in the rest.
+fn leaving(review: &Value) -> bool {
+    let request = &review["request"];
+    let (old, new) = (&request["oldObject"], &request["object"]);
+    request["operation"] == "UPDATE"
+        && new["kind"] != "VirtualMachineInstance"
+        && (!new["metadata"]["deletionTimestamp"].is_null() || old["spec"] == new["spec"])
+}
+
+fn user(review: &Value) -> &str {
+    review["request"]["userInfo"]["username"].as_str().unwrap_or_default()
+}
+
+/// The rules of a new instance; people have some more than our own controllers.
+fn instance_rules(review: &Value) -> impl Fn(&VirtualMachineInstance) -> Vec<validate::Cause> {
+    let component = update::is_component(user(review));
+    move |vmi| {
+        let mut causes = validate::instance(vmi);
+        if !component {
+            causes.extend(update::created(vmi));
+        }
+        causes
+    }
+}
+
+fn judge_change(review: &Value) -> Value {
+    if update::is_component(user(review)) {
+        return json!({ "allowed": true });
+    }
+    let parse = |value: &Value| serde_json::from_value::<VirtualMachineInstance>(value.clone());
+    match (parse(&review["request"]["oldObject"]), parse(&review["request"]["object"])) {
+        (Ok(old), Ok(new)) => verdict(&update::changed(&old, &new), vec![]),
+        (Err(error), _) | (_, Err(error)) => refuse(&error.to_string(), &[]),
+    }
+}
+
+async fn judge<T>(
+    api: &VirtApi,
+    review: &Value,
+    rules: impl Fn(&T) -> Vec<validate::Cause>,
+    warnings: impl Fn(&T) -> Vec<String>,
+    spec: &str,
+) -> Value
 where
     T: serde::de::DeserializeOwned,
 {
@@ -47,9 +108,19 @@ where
         Ok(object) => object,
         Err(error) => return refuse(&error.to_string(), &[]),
     };
-    let causes = rules(&object);
+    let mut causes = rules(&object);
+    if !update::is_component(user(review)) {
+        match rights::missing(&api.client, review, spec).await {
+            Ok(missing) => causes.extend(missing),
+            Err(error) => return refuse(&format!("cannot ask what you may do: {error}"), &[]),
+        }
+    }
+    verdict(&causes, warnings(&object))
+}
+
+fn verdict(causes: &[validate::Cause], warnings: Vec<String>) -> Value {
     if causes.is_empty() {
-        return json!({ "allowed": true, "warnings": warnings(&object) });
+        return json!({ "allowed": true, "warnings": warnings });
     }
     // Clients that show no causes show this line, so it names the fields too.
     let messages: Vec<String> = causes
@@ -59,7 +130,7 @@ where
             false => format!("{}: {}", cause.field, cause.message),
         })
         .collect();
-    refuse(&messages.join(", "), &causes)
+    refuse(&messages.join(", "), causes)
 }
 
 fn refuse(message: &str, causes: &[validate::Cause]) -> Value {
@@ -93,6 +164,10 @@ fn default_instance(review: &Value, configuration: &KubeVirtConfiguration) -> Va
         vmi.spec.termination_grace_period_seconds = Some(30);
     }
     let mut patch = vec![];
+    // What a new instance is becomes known when it runs. Whoever copies one from elsewhere need not know that.
+    if !review["request"]["object"]["status"].is_null() && !update::is_component(user(review)) {
+        patch.push(json!({ "op": "remove", "path": "/status" }));
+    }
     if vmi.metadata.finalizers != before.metadata.finalizers {
         patch.push(json!({ "op": "add", "path": "/metadata/finalizers", "value": vmi.metadata.finalizers }));
     }

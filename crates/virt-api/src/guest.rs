@@ -8,15 +8,41 @@ use ferrovirt_machine::{
     node_call::NodeCall,
     protocol::{ErrorCode, ProtocolError},
 };
-use http::{HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::BodyExt;
 use kube::Api;
+use serde_json::Value;
 
 use crate::{Body, VirtApi, answer, authorize::Target, options, subresources};
 
 pub(crate) async fn handle(api: &VirtApi, request: Request<Body>, target: &Target<'_>) -> Response<Body> {
+    let raw = request.method() == Method::GET && takes_anything(request.headers());
     match attempt(api, request, target).await {
-        Ok(response) | Err(response) => response,
+        Ok(response) => response,
+        Err(refusal) if raw => as_text(refusal).await,
+        Err(refusal) => refusal,
     }
+}
+
+/// Upstream's client reads these answers raw: of a Status it shows nothing, of a text with the code 500 it shows the text,
+/// and that is what upstream's server sends. Who asks for JSON alone gets a Status.
+fn takes_anything(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or("*/*");
+    accept.contains("*/*")
+}
+
+async fn as_text(refusal: Response<Body>) -> Response<Body> {
+    let code = refusal.status();
+    let body = refusal.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let status: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let mut response = Response::new(answer::body(status["message"].as_str().unwrap_or_default().to_owned()));
+    *response.status_mut() = match code {
+        // A missing object is told by its code.
+        StatusCode::NOT_FOUND => code,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    response
 }
 
 async fn attempt(api: &VirtApi, request: Request<Body>, target: &Target<'_>) -> Result<Response<Body>, Response<Body>> {

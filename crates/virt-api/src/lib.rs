@@ -19,6 +19,7 @@ mod openapi;
 mod options;
 mod power;
 pub mod remote;
+mod rights;
 mod roles;
 mod serve;
 mod stream;

@@ -21,12 +21,18 @@ pub(crate) async fn bytes(request: Request<Body>) -> Result<bytes::Bytes, Respon
     Ok(body.map_err(|error| answer::bad_request(&format!("cannot read the request: {error}")))?.to_bytes())
 }
 
-#[allow(clippy::result_large_err)]
-pub(crate) fn is_dry_run(values: &[String]) -> Result<bool, Response<Body>> {
+pub(crate) fn is_dry_run(values: &[String]) -> Result<bool, BadOption> {
     match values.iter().find(|value| *value != "All") {
-        Some(value) => {
-            Err(answer::bad_request(&format!("dryRun: Unsupported value: {value:?}: supported values: \"All\"")))
-        }
+        Some(value) => Err(BadOption(value.clone())),
         None => Ok(!values.is_empty()),
+    }
+}
+
+/// A value of `dryRun` that does not exist.
+pub(crate) struct BadOption(String);
+
+impl From<BadOption> for Response<Body> {
+    fn from(BadOption(value): BadOption) -> Self {
+        answer::bad_request(&format!("dryRun: Unsupported value: {value:?}: supported values: \"All\""))
     }
 }

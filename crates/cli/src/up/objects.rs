@@ -60,6 +60,18 @@ pub fn bootstrap(allow_emulation: bool) -> Vec<Value> {
                 "virtualmachineinstances",
                 &["CREATE"],
             ),
+            (
+                "virtualmachineinstances-update-validator.kubevirt.io",
+                "virtualmachineinstances-validate-update",
+                "virtualmachineinstances",
+                &["UPDATE"],
+            ),
+            (
+                "virtualmachinereplicaset-validator.kubevirt.io",
+                "virtualmachinereplicaset-validate",
+                "virtualmachineinstancereplicasets",
+                &["CREATE", "UPDATE"],
+            ),
         ],
     ));
     objects

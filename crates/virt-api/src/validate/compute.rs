@@ -21,12 +21,15 @@ pub(super) fn check(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut F
     devices(domain, path, found);
     if let Some(machine) = domain.machine.as_ref().filter(|machine| !machine.type_.is_empty()) {
         let known = ["q35", "pc-q35-", "pc-i440fx-", "virt", "s390-ccw-virtio", "pseries"];
-        let fits = known.iter().any(|name| machine.type_ == *name || (name.ends_with('-') && machine.type_.starts_with(name)));
+        let fits =
+            known.iter().any(|name| machine.type_ == *name || (name.ends_with('-') && machine.type_.starts_with(name)));
         // A container has no machine; its driver ignores the field.
         if !fits && machine.type_ != "none" {
             let field = format!("{path}.domain.machine.type");
-            let message =
-                format!("{field} is not supported: {} (allowed values: [q35* pc-q35* virt* s390-ccw-virtio* pseries*])", machine.type_);
+            let message = format!(
+                "{field} is not supported: {} (allowed values: [q35* pc-q35* virt* s390-ccw-virtio* pseries*])",
+                machine.type_
+            );
             found.invalid(field, message);
         }
     }
@@ -110,7 +113,8 @@ fn hugepages(domain: &DomainSpec, path: &str, found: &mut Findings) {
     let field = format!("{path}.domain.resources.requests.memory");
     let (amount, page_size) = (amount.map_or("", |a| &a.0), &hugepages.page_size);
     if size < page {
-        let message = format!("{field} '{amount}' must be equal to or larger than page size {size_field} '{page_size}'");
+        let message =
+            format!("{field} '{amount}' must be equal to or larger than page size {size_field} '{page_size}'");
         found.invalid(field, message);
     } else if size % page != 0 {
         let message = format!("{field} '{amount}' is not a multiple of the page size {size_field} '{page_size}'");
@@ -146,7 +150,10 @@ fn cpu(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut Findings) {
     let field = format!("{path}.domain.cpu");
     let count = u64::from(cpu.cores.max(1)) * u64::from(cpu.sockets.max(1)) * u64::from(cpu.threads.max(1));
     if count > MAX_CPUS {
-        found.invalid(field.clone(), format!("{field}: {count} virtual CPUs are more than a guest can have ({MAX_CPUS})"));
+        found.invalid(
+            field.clone(),
+            format!("{field}: {count} virtual CPUs are more than a guest can have ({MAX_CPUS})"),
+        );
     }
     if cpu.max_sockets != 0 && cpu.sockets > cpu.max_sockets {
         found.invalid(
@@ -179,13 +186,15 @@ fn cpu(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut Findings) {
     if cpu.numa.as_ref().is_some_and(|numa| numa.guest_mapping_passthrough.is_some()) {
         let numa = format!("{field}.numa.guestMappingPassthrough");
         if !cpu.dedicated_cpu_placement {
-            let message =
-                format!("{field}.dedicatedCpuPlacement must be set to true when NUMA topology strategy is set in {numa}");
+            let message = format!(
+                "{field}.dedicatedCpuPlacement must be set to true when NUMA topology strategy is set in {numa}"
+            );
             found.invalid(numa.clone(), message);
         }
         if spec.domain.memory.as_ref().is_none_or(|memory| memory.hugepages.is_none()) {
-            let message =
-                format!("{path}.domain.memory.hugepages must be requested when NUMA topology strategy is set in {numa}");
+            let message = format!(
+                "{path}.domain.memory.hugepages must be requested when NUMA topology strategy is set in {numa}"
+            );
             found.invalid(numa, message);
         }
     }

@@ -102,8 +102,9 @@ fn credentials(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut Findin
                 (method.config_drive.is_some(), config_drive, "configDrive"),
             ] {
                 if set && !there {
-                    let message =
-                        format!("{field} requires a {name} volume to exist when the {name} propagationMethod is in use.");
+                    let message = format!(
+                        "{field} requires a {name} volume to exist when the {name} propagationMethod is in use."
+                    );
                     found.invalid(below.clone(), message);
                 }
             }
@@ -152,7 +153,8 @@ fn dns(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut Findings) {
         found.invalid(format!("{field}.searches"), format!("must not have more than {MAX_SEARCHES} search paths"));
     }
     if searches.join(" ").len() > MAX_SEARCH_LIST {
-        let message = format!("must not have more than {MAX_SEARCH_LIST} characters (including spaces) in the search list");
+        let message =
+            format!("must not have more than {MAX_SEARCH_LIST} characters (including spaces) in the search list");
         found.invalid(format!("{field}.searches"), message);
     }
     for search in searches.iter().filter(|search| !is_subdomain(search.trim_end_matches('.'))) {

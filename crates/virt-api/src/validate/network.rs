@@ -44,7 +44,8 @@ pub(super) fn check(spec: &VirtualMachineInstanceSpec, path: &str, orders: &mut 
             found.invalid(format!("{field}.pciAddress"), message);
         }
         if !["", "up", "down", "absent"].contains(&interface.state.as_str()) {
-            let message = format!("logical {} interface state value is unsupported: {}", interface.name, interface.state);
+            let message =
+                format!("logical {} interface state value is unsupported: {}", interface.name, interface.state);
             found.invalid(format!("{field}.state"), message);
         }
         ports(interface, &field, found);
@@ -140,7 +141,8 @@ fn networks(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut Findings)
         let field = format!("{path}.networks[{index}]");
         let name = format!("{field}.name");
         if !seen.insert(network.name.as_str()) {
-            let message = format!("Network with name {:?} already exists, every network must have a unique name", network.name);
+            let message =
+                format!("Network with name {:?} already exists, every network must have a unique name", network.name);
             found.duplicate(name.clone(), message);
         }
         if !spec.domain.devices.interfaces.iter().any(|interface| interface.name == network.name) {

@@ -76,17 +76,19 @@ fn target(disk: &Disk, field: &str, found: &mut Findings) {
         }
         "" | "virtio" | "sata" | "scsi" | "usb" => {}
         _ => {
-            let message = format!("{field} is set with an unrecognized bus {bus}, must be one of: [virtio sata scsi usb]");
+            let message =
+                format!("{field} is set with an unrecognized bus {bus}, must be one of: [virtio sata scsi usb]");
             found.invalid(bus_field.clone(), message);
         }
     }
     if let Some(target) = &disk.disk {
-        if bus == "sata" && target.read_only {
+        if bus == "sata" && target.readonly {
             found.invalid(bus_field, format!("{bus} hard-disks do not support read-only."));
         }
         if !target.pci_address.is_empty() {
             if !["", "virtio"].contains(&bus) {
-                let message = format!("disk {field}.name - setting a PCI address is only possible with bus type virtio.");
+                let message =
+                    format!("disk {field}.name - setting a PCI address is only possible with bus type virtio.");
                 found.invalid(format!("{field}.disk.pciAddress"), message);
             }
             if !super::network::is_pci_address(&target.pci_address) {
@@ -119,7 +121,8 @@ fn details(disk: &Disk, field: &str, found: &mut Findings) {
         let message = format!("Disk IO mode for {field} is not supported. Supported modes are: native, threads.");
         found.unsupported(format!("{field}.io"), message);
     }
-    if let Some(policy) = disk.error_policy.as_deref().filter(|p| !["stop", "ignore", "report", "enospace"].contains(p)) {
+    if let Some(policy) = disk.error_policy.as_deref().filter(|p| !["stop", "ignore", "report", "enospace"].contains(p))
+    {
         let message = format!("{field}.errorPolicy has invalid value \"{policy}\"");
         found.invalid(format!("{field}.errorPolicy"), message);
     }
@@ -208,7 +211,10 @@ fn named(volume: &Volume, field: &str, found: &mut Findings) {
         ("containerDisk.image", volume.container_disk.as_ref().map(|disk| &disk.image)),
         ("configMap.name", volume.config_map.as_ref().map(|map| &map.name)),
         ("secret.secretName", volume.secret.as_ref().map(|secret| &secret.secret_name)),
-        ("serviceAccount.serviceAccountName", volume.service_account.as_ref().map(|account| &account.service_account_name)),
+        (
+            "serviceAccount.serviceAccountName",
+            volume.service_account.as_ref().map(|account| &account.service_account_name),
+        ),
         ("persistentVolumeClaim.claimName", volume.persistent_volume_claim.as_ref().map(|claim| &claim.claim_name)),
     ];
     for (key, name) in names {
@@ -248,31 +254,34 @@ fn cloud_init(volume: &Volume, field: &str, found: &mut Findings) {
         (None, None) => return,
     };
     let field = format!("{field}.{}", source.kind);
-    let mut count = |parts: &[(&str, &str); 2], secret: Option<&LocalObjectReference>, one: &str, what: &str, instead: &str| {
-        let mut count = usize::from(secret.is_some_and(|secret| !secret.name.is_empty()));
-        for (key, text) in parts.iter().filter(|(_, text)| !text.is_empty()) {
-            count += 1;
-            let mut length = text.len();
-            if key.ends_with("Base64") {
-                match base64::engine::general_purpose::STANDARD.decode(text) {
-                    Ok(bytes) => length = bytes.len(),
-                    Err(_) => {
-                        let path = format!("{field}.{key}");
-                        let message = format!("{path}.{}.{key} is not a valid base64 value.", source.kind);
-                        found.invalid(path, message);
+    let mut count =
+        |parts: &[(&str, &str); 2], secret: Option<&LocalObjectReference>, one: &str, what: &str, instead: &str| {
+            let mut count = usize::from(secret.is_some_and(|secret| !secret.name.is_empty()));
+            for (key, text) in parts.iter().filter(|(_, text)| !text.is_empty()) {
+                count += 1;
+                let mut length = text.len();
+                if key.ends_with("Base64") {
+                    match base64::engine::general_purpose::STANDARD.decode(text) {
+                        Ok(bytes) => length = bytes.len(),
+                        Err(_) => {
+                            let path = format!("{field}.{key}");
+                            let message = format!("{path}.{}.{key} is not a valid base64 value.", source.kind);
+                            found.invalid(path, message);
+                        }
                     }
                 }
+                if length > MAX_CLOUD_INIT {
+                    let message = format!(
+                        "{field} {what} exceeds {MAX_CLOUD_INIT} byte limit. Should use {instead} for larger data."
+                    );
+                    found.invalid(field.clone(), message);
+                }
             }
-            if length > MAX_CLOUD_INIT {
-                let message = format!("{field} {what} exceeds {MAX_CLOUD_INIT} byte limit. Should use {instead} for larger data.");
-                found.invalid(field.clone(), message);
+            if count > 1 {
+                found.invalid(field.clone(), format!("{field} must have only one {one} set."));
             }
-        }
-        if count > 1 {
-            found.invalid(field.clone(), format!("{field} must have only one {one} set."));
-        }
-        count
-    };
+            count
+        };
     let user = count(&source.user, source.user_secret, "userdatasource", "userdata", "UserDataSecretRef");
     let network =
         count(&source.network, source.network_secret, "networkdata source", "networkdata", "NetworkDataSecretRef");

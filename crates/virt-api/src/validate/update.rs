@@ -1,0 +1,100 @@
+//! Who may change what of an instance that exists.
+//!
+//! An instance is a running machine: its spec says how it was started, its status what it is. Both are written by our own
+//! components alone. Labels that our components go by, and who owns the instance, are theirs as well.
+
+use std::collections::BTreeMap;
+
+use ferrovirt_api::{names, v1::VirtualMachineInstance};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+
+use super::{Cause, Findings};
+
+/// Labels that our components go by.
+const RESERVED: &[&str] = &[
+    names::CREATED_BY_LABEL,
+    names::NODE_NAME_LABEL,
+    "kubevirt.io/migrationJobUID",
+    "kubevirt.io/migrationTargetNodeName",
+    "kubevirt.io/outdatedLauncherImage",
+    "kubevirt.io/migration-object",
+];
+
+/// True for those of our own components, and of Kubernetes' own controllers. People cannot have these names: the API server
+/// gives `system:` to nobody that it did not make itself.
+pub fn is_component(user: &str) -> bool {
+    let ours = ["kubevirt-apiserver", "kubevirt-controller", "kubevirt-handler"];
+    user.starts_with("system:ferrovirt:")
+        || user.starts_with("system:kube-")
+        || user.starts_with("system:serviceaccount:kube-system:")
+        || user == "system:apiserver"
+        || user.strip_prefix("system:serviceaccount:kubevirt:").is_some_and(|account| ours.contains(&account))
+}
+
+/// What someone who is no component may not have written into a new instance.
+pub fn created(vmi: &VirtualMachineInstance) -> Vec<Cause> {
+    let mut found = Findings::default();
+    if !reserved(vmi).is_empty() {
+        found.unsupported(
+            "metadata.labels".into(),
+            "creation of the following reserved kubevirt.io/ labels on a VMI object is prohibited",
+        );
+    }
+    if owners(vmi).any(|owner| is_ours(owner)) {
+        found.unsupported(
+            "metadata.ownerReferences".into(),
+            "only the controllers make instances of VirtualMachines and VirtualMachineInstanceReplicaSets",
+        );
+    }
+    found.0
+}
+
+/// What someone who is no component may not have changed.
+pub fn changed(old: &VirtualMachineInstance, new: &VirtualMachineInstance) -> Vec<Cause> {
+    let mut found = Findings::default();
+    if old.spec != new.spec {
+        found.unsupported("spec".into(), "update of VMI object is restricted");
+    }
+    if old.status != new.status {
+        found.unsupported("status".into(), "the status of a VMI is written by the components that know it");
+    }
+    if reserved(old) != reserved(new) {
+        found.unsupported(
+            "metadata.labels".into(),
+            "modification of the following reserved kubevirt.io/ labels on a VMI object is prohibited",
+        );
+    }
+    let kept = |vmi: &VirtualMachineInstance| owners(vmi).filter(|owner| is_ours(owner)).cloned().collect::<Vec<_>>();
+    if kept(old) != kept(new) {
+        found.unsupported("metadata.ownerReferences".into(), "who controls a VMI is not changed by hand");
+    }
+    let held = |vmi: &VirtualMachineInstance| {
+        let finalizers = vmi.metadata.finalizers.as_deref().unwrap_or_default();
+        finalizers.iter().any(|finalizer| finalizer == names::VIRTUAL_MACHINE_INSTANCE_FINALIZER)
+    };
+    if held(old) && !held(new) {
+        found.unsupported(
+            "metadata.finalizers".into(),
+            "only the node agent lets go of a VMI, after its processes have ended. If the node is gone for good, delete the \
+             node or taint it node.kubernetes.io/out-of-service",
+        );
+    }
+    found.0
+}
+
+fn reserved(vmi: &VirtualMachineInstance) -> BTreeMap<&str, &str> {
+    let labels = vmi.metadata.labels.iter().flatten();
+    labels
+        .filter(|(key, _)| RESERVED.contains(&key.as_str()))
+        .map(|(key, value)| (key.as_str(), value.as_str()))
+        .collect()
+}
+
+fn owners(vmi: &VirtualMachineInstance) -> impl Iterator<Item = &OwnerReference> {
+    vmi.metadata.owner_references.iter().flatten()
+}
+
+fn is_ours(owner: &OwnerReference) -> bool {
+    owner.api_version.starts_with("kubevirt.io/")
+        && ["VirtualMachine", "VirtualMachineInstanceReplicaSet"].contains(&owner.kind.as_str())
+}
