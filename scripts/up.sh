@@ -24,6 +24,10 @@ step 4 "Installing ferrovirt, ferrovirt-shim and ferrovirt-launcher into $PREFIX
 for program in ferrovirt ferrovirt-shim ferrovirt-launcher; do
     "${sudo[@]}" install -C -m 0755 "$FERROVIRT_BIN_DIR/$program" "$PREFIX/bin/$program"
 done
+# The names of upstream's client; a virtctl that somebody else put there stays.
+for name in virtctl kubectl-virt; do
+    [ -e "$PREFIX/bin/$name" ] || "${sudo[@]}" ln -s ferrovirt "$PREFIX/bin/$name"
+done
 
 step 5 "Starting ferrovirt"
 if status=$("${sudo[@]}" "$ferrovirt" status 2>/dev/null); then
