@@ -12,7 +12,7 @@ export FERROVIRT_BIN_DIR ?= $(CARGO_TARGET_DIR)/dist
 export FERROVIRT_GUEST_DIR ?= $(FERROVIRT_CACHE)/guest
 export PREFIX ?= /usr/local
 
-.PHONY: help up down deps build image clients test lint bench bench-disk bench-scale nightly images kubernetes-up kubernetes-down e2e-kubernetes bench-kubernetes deny gen
+.PHONY: help up down deps build image debian-image clients test lint bench bench-disk bench-scale nightly images kubernetes-up kubernetes-down e2e-kubernetes bench-kubernetes deny gen
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -34,10 +34,13 @@ image: ## make the demo guest's image, if there is none for this source
 	@scripts/guest-image.sh "$(FERROVIRT_GUEST_DIR)" || \
 		{ scripts/install-deps.sh --update && scripts/guest-image.sh "$(FERROVIRT_GUEST_DIR)"; }
 
+debian-image: image ## make the Debian guest's image, if there is none for this source
+	@scripts/debian-guest.sh "$(FERROVIRT_GUEST_DIR)"
+
 clients: ## build the stock virtctl that tests drive, if the cache lacks it
 	@scripts/clients.sh >/dev/null
 
-test: deps build image clients ## all tests, with real guests
+test: deps build debian-image clients ## all tests, with real guests
 	cargo test --workspace --no-fail-fast
 
 lint: ## format, clippy, layering, generated files, shell scripts
@@ -55,7 +58,7 @@ bench-scale: ## 8,000 simulated VMs on the embedded control plane, beside KubeVi
 bench-disk: deps build image ## measure imports and clones against curl and qemu-img
 	cargo run --release --package ferrovirt-e2e --bin bench_disk
 
-nightly: deps build image clients deny ## the long forms: fuzzing, hundreds of crash rounds
+nightly: deps build debian-image clients deny ## the long forms: fuzzing, hundreds of crash rounds
 	FERROVIRT_LONG=1 PROPTEST_CASES=20000 cargo test --workspace
 
 images: build ## the images of a cluster installation, as OCI archives

@@ -37,6 +37,9 @@ out=${1:-$base/guest}
 debs=$base/guest-debs
 target=${FERROVIRT_GUEST_TARGET_DIR:-$base/guest-target}
 
+# shellcheck source=scripts/guest-parts.sh
+. "$repo/scripts/guest-parts.sh"
+
 say() { printf 'guest-image: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
@@ -66,7 +69,7 @@ main() {
     make_root
     make_initrd
     make_disk
-    make_guest_archive
+    make_disk_archive "$REFERENCE" "$out/demo.qcow2" "$out/demo-guest.tar"
     make_container_archive
     echo "$inputs" >"$out/.inputs"
     say "done: $out/demo.qcow2 ($(du -h "$out/demo.qcow2" | cut -f1)), $out/demo-guest.tar ($REFERENCE), $out/demo-container.tar ($CONTAINER_REFERENCE)"
@@ -74,7 +77,7 @@ main() {
 
 # What the image is made of, apart from the packages: those stay as they were first downloaded.
 input_hash() {
-    (cd "$repo" && cat scripts/guest-image.sh guest/Cargo.toml rust-toolchain.toml && find guest/src -type f | sort | xargs cat) | sha256sum | cut -d' ' -f1
+    (cd "$repo" && cat scripts/guest-image.sh scripts/guest-parts.sh guest/Cargo.toml rust-toolchain.toml && find guest/src -type f | sort | xargs cat) | sha256sum | cut -d' ' -f1
 }
 
 build_init() {
@@ -286,27 +289,6 @@ CFG
     mv "$work/demo.qcow2" "$out/demo.qcow2"
 }
 
-# One entry of an MBR partition table: status, type, first sector, sectors. CHS fields are not used by anything left alive.
-partition() {
-    printf "\\x$1\\xfe\\xff\\xff\\x$2\\xfe\\xff\\xff"
-    le32 "$3"
-    le32 "$4"
-}
-
-le32() {
-    local hex
-    hex=$(printf '%08x' "$1")
-    printf "\\x${hex:6:2}\\x${hex:4:2}\\x${hex:2:2}\\x${hex:0:2}"
-}
-
-make_guest_archive() {
-    mkdir -p "$work/layer/disk"
-    cp --sparse=always "$out/demo.qcow2" "$work/layer/disk/demo.qcow2"
-    chmod 444 "$work/layer/disk/demo.qcow2"
-    tar -C "$work/layer" --format=gnu --owner=107 --group=107 --numeric-owner --mtime=@0 --sort=name -cf "$work/layer.tar" disk
-    make_archive "$REFERENCE" "$out/demo-guest.tar"
-}
-
 # The root file system without what only a kernel of its own would need.
 make_container_archive() {
     local tree=$work/container
@@ -323,35 +305,5 @@ TAB
     tar -C "$tree" --format=gnu --owner=0 --group=0 --numeric-owner --mtime=@0 --sort=name -cf "$work/layer.tar" .
     make_archive "$CONTAINER_REFERENCE" "$out/demo-container.tar"
 }
-
-# An OCI layout in a tar, with $work/layer.tar as its one uncompressed layer: name, file.
-make_archive() {
-    say "making the image archive of $1"
-    local dir=$work/oci layer config manifest
-    rm -rf "$dir"
-    mkdir -p "$dir/blobs/sha256"
-    layer=$(blob "$work/layer.tar")
-    printf '{"architecture":"amd64","os":"linux","config":{},"rootfs":{"type":"layers","diff_ids":["%s"]}}' "$layer" >"$work/config.json"
-    config=$(blob "$work/config.json")
-    printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"%s","size":%s},"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"%s","size":%s}]}' \
-        "$config" "$(size_of "$config")" "$layer" "$(size_of "$layer")" >"$work/manifest.json"
-    manifest=$(blob "$work/manifest.json")
-    # containerd keeps images under their full names, and a kubelet asks for these.
-    printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"%s","size":%s,"annotations":{"io.containerd.image.name":"%s","org.opencontainers.image.ref.name":"%s"}}]}' \
-        "$manifest" "$(size_of "$manifest")" "docker.io/$1" "$1" >"$dir/index.json"
-    printf '{"imageLayoutVersion":"1.0.0"}' >"$dir/oci-layout"
-    tar -C "$dir" --format=gnu --owner=0 --group=0 --numeric-owner --mtime=@0 --sort=name -cf "$2.partial" oci-layout index.json blobs
-    mv "$2.partial" "$2"
-}
-
-# Moves a file into the layout and prints its digest.
-blob() {
-    local hex
-    hex=$(sha256sum "$1" | cut -d' ' -f1)
-    mv "$1" "$work/oci/blobs/sha256/$hex"
-    echo "sha256:$hex"
-}
-
-size_of() { stat -c %s "$work/oci/blobs/sha256/${1#sha256:}"; }
 
 main

@@ -19,8 +19,8 @@ packages=(
     # the test cluster
     runc openssl
 )
-# Making the demo guest's image needs a few tools; that script names them.
-read -ra guest_tools < <(sed -n 's/^GUEST_BUILD_PACKAGES="\(.*\)"$/\1/p' scripts/guest-image.sh)
+# Making the guests' images needs a few tools; those scripts name them.
+read -ra guest_tools < <(sed -n 's/^GUEST_BUILD_PACKAGES="\(.*\)"$/\1/p' scripts/guest-image.sh scripts/debian-guest.sh | tr '\n' ' ')
 packages+=("${guest_tools[@]}")
 # Not installed, only downloaded: the package lists must know the guest's kernel.
 guest_kernel=linux-image-cloud-amd64

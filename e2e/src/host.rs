@@ -398,15 +398,20 @@ pub fn programs() -> Result<PathBuf> {
 
 /// The archive with the demo guest's image, made by the repository's script if it is not there.
 pub fn guest_archive() -> Result<PathBuf> {
-    archive("demo-guest.tar")
+    archive("demo-guest.tar", "guest-image.sh")
 }
 
 /// The same guest as a tree of files, for containers.
 pub fn container_archive() -> Result<PathBuf> {
-    archive("demo-container.tar")
+    archive("demo-container.tar", "guest-image.sh")
 }
 
-fn archive(name: &str) -> Result<PathBuf> {
+/// The archive with the Debian guest's image.
+pub fn debian_archive() -> Result<PathBuf> {
+    archive("debian-guest.tar", "debian-guest.sh")
+}
+
+fn archive(name: &str, script: &str) -> Result<PathBuf> {
     let directory = match env::var_os("FERROVIRT_GUEST_DIR") {
         Some(directory) => PathBuf::from(directory),
         None => Path::new(&env::var_os("HOME").context("neither FERROVIRT_GUEST_DIR nor HOME is set")?)
@@ -414,7 +419,7 @@ fn archive(name: &str) -> Result<PathBuf> {
     };
     let archive = directory.join(name);
     if !archive.exists() {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/guest-image.sh");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts").join(script);
         command::run(Command::new(script).arg(&directory), "")?.success()?;
     }
     Ok(archive)

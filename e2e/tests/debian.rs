@@ -1,0 +1,232 @@
+//! A whole Debian: cloud-init, ssh, the guest agent, and what an instance says and does with them.
+//!
+//! One guest for all cases: it boots for a minute under emulation.
+
+use std::{fs, process::Command, process::ExitCode, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use ferrovirt_e2e::{
+    Case, Host, Options, command, host, suite,
+    wait::{self, Seen},
+};
+use serde_json::{Value, json};
+
+const NAME: &str = "deb";
+const CASES: &[Case] = &[
+    ("agent_tells_of_the_guest", agent_tells_of_the_guest),
+    ("cloud_init_is_applied_and_its_key_opens_ssh", cloud_init_is_applied_and_its_key_opens_ssh),
+    ("exec_probe_makes_it_ready", exec_probe_makes_it_ready),
+    ("credentials_reach_the_guest", credentials_reach_the_guest),
+    ("guest_is_asked_through_subresources", guest_is_asked_through_subresources),
+    ("file_systems_freeze_and_thaw", file_systems_freeze_and_thaw),
+    ("restart_is_graceful_and_keeps_identity", restart_is_graceful_and_keeps_identity),
+];
+/// Emulated, and the machine has other things to do.
+const BOOT: Duration = Duration::from_secs(400);
+
+fn main() -> ExitCode {
+    suite(Options::default(), CASES)
+}
+
+/// Starts the guest that all cases share.
+fn agent_tells_of_the_guest(host: &Host) -> Result<()> {
+    host.ferrovirt(&["image", "import", &host::debian_archive()?.to_string_lossy()])?;
+    let cloud_key = make_key(host, "cloud")?;
+    let agent_key = make_key(host, "agent")?;
+    host.apply(&secret("deb-keys", &json!({ "key": agent_key })))?;
+    host.apply(&secret("deb-passwords", &json!({ "demo": "first secret" })))?;
+    host.apply(&manifest(&cloud_key))?;
+    let vmi = wait_long(host, "to be connected to its agent and know its addresses", |vmi| {
+        condition(vmi, "AgentConnected")["status"] == "True"
+            && vmi["status"]["interfaces"][0]["infoSource"] == "domain, guest-agent"
+    })?;
+    let status = &vmi["status"];
+    let os = &status["guestOSInfo"];
+    ensure!(os["id"] == "debian" && os["versionId"] == "12" && os["kernelRelease"].is_string(), "{os}");
+    let interface = &status["interfaces"][0];
+    ensure!(interface["interfaceName"].as_str().is_some_and(|name| name.starts_with("en")), "{interface}");
+    ensure!(interface["mac"] == vmi["spec"]["domain"]["devices"]["interfaces"][0]["macAddress"], "{interface}");
+    Ok(())
+}
+
+fn cloud_init_is_applied_and_its_key_opens_ssh(host: &Host) -> Result<()> {
+    ensure!(ssh(host, "cloud", "debian", "hostname")? == NAME, "cloud-init did not set the host name");
+    let made = wait::until("runcmd", BOOT, || {
+        let made = ssh(host, "cloud", "debian", "cat /etc/made-by-runcmd 2>/dev/null || true")?;
+        Ok(if made.is_empty() { Seen::Not("no file".into()) } else { Seen::Yes(made) })
+    })?;
+    ensure!(made == format!("made on {NAME}"), "runcmd wrote {made:?}");
+    Ok(())
+}
+
+fn exec_probe_makes_it_ready(host: &Host) -> Result<()> {
+    let vmi = host.get("vmi", NAME)?;
+    ensure!(condition(&vmi, "Ready")["status"] == "False", "it is ready before its probe passes: {:#}", vmi["status"]);
+    ssh(host, "cloud", "debian", "sudo touch /run/healthy")?;
+    wait_long(host, "to be ready", |vmi| condition(vmi, "Ready")["status"] == "True")?;
+    ssh(host, "cloud", "debian", "sudo rm /run/healthy")?;
+    let vmi = wait_long(host, "to be no longer ready", |vmi| condition(vmi, "Ready")["status"] == "False")?;
+    ensure!(vmi["status"]["phase"] == "Running", "{}", vmi["status"]);
+    ssh(host, "cloud", "debian", "sudo touch /run/healthy")?;
+    Ok(())
+}
+
+fn credentials_reach_the_guest(host: &Host) -> Result<()> {
+    wait_long(host, "to have its credentials", |vmi| {
+        condition(vmi, "AccessCredentialsSynchronized")["status"] == "True"
+    })?;
+    ensure!(ssh(host, "agent", "demo", "id -un")? == "demo", "the agent's key opens another account");
+    let hash = || ssh(host, "cloud", "debian", "sudo sed -n 's/^demo:\\([^:]*\\):.*/\\1/p' /etc/shadow");
+    let first = hash()?;
+    ensure!(first.starts_with('$'), "demo has the password hash {first:?}");
+    host.apply(&secret("deb-passwords", &json!({ "demo": "second secret" })))?;
+    wait::until("the new password", BOOT, || {
+        let now = hash()?;
+        Ok(if now == first { Seen::Not(now) } else { Seen::Yes(()) })
+    })
+}
+
+fn guest_is_asked_through_subresources(host: &Host) -> Result<()> {
+    let info: Value = serde_json::from_str(&host.kubectl(&["get", "--raw", &subresource("guestosinfo")])?)?;
+    ensure!(info["hostname"] == NAME && info["os"]["id"] == "debian", "{info}");
+    ensure!(info["supportedCommands"].as_array().is_some_and(|all| all.len() > 10), "{info}");
+    let list: Value = serde_json::from_str(&host.kubectl(&["get", "--raw", &subresource("filesystemlist")])?)?;
+    let root = list["items"].as_array().into_iter().flatten().find(|item| item["mountPoint"] == "/");
+    ensure!(root.is_some_and(|root| root["fileSystemType"] == "ext4"), "{list}");
+    let users: Value = serde_json::from_str(&host.kubectl(&["get", "--raw", &subresource("userlist")])?)?;
+    ensure!(users["items"].is_array(), "{users}");
+    Ok(())
+}
+
+fn file_systems_freeze_and_thaw(host: &Host) -> Result<()> {
+    // Thaws by itself.
+    put(host, "freeze", &json!({ "unfreezeTimeout": "5s" }))?;
+    wait_long(host, "to be frozen", |vmi| vmi["status"]["fsFreezeStatus"] == "frozen")?;
+    wait_long(host, "to thaw by itself", |vmi| vmi["status"]["fsFreezeStatus"].is_null())?;
+    put(host, "freeze", &json!({ "unfreezeTimeout": "10m" }))?;
+    wait_long(host, "to be frozen", |vmi| vmi["status"]["fsFreezeStatus"] == "frozen")?;
+    put(host, "unfreeze", &json!({}))?;
+    wait_long(host, "to be thawed", |vmi| vmi["status"]["fsFreezeStatus"].is_null())?;
+    ssh(host, "cloud", "debian", "sudo touch /var/written && sync").map(drop)
+}
+
+fn restart_is_graceful_and_keeps_identity(host: &Host) -> Result<()> {
+    let before = host.get("vmi", NAME)?;
+    let identity = "cat /sys/class/net/en*/address; sudo cat /sys/class/dmi/id/product_uuid";
+    let inside = ssh(host, "cloud", "debian", identity)?;
+    host.ferrovirt(&["restart", NAME])?;
+    let after = wait_long(host, "to be a new one with an agent", |vmi| {
+        vmi["metadata"]["uid"] != before["metadata"]["uid"] && condition(vmi, "AgentConnected")["status"] == "True"
+    })?;
+    for path in ["/spec/domain/devices/interfaces/0/macAddress", "/spec/domain/firmware/uuid"] {
+        let (old, new) = (before.pointer(path), after.pointer(path));
+        ensure!(old.is_some_and(Value::is_string) && old == new, "{path} was {old:?}, is {new:?}");
+    }
+    ensure!(ssh(host, "cloud", "debian", identity)? == inside, "the guest sees another machine");
+    // The guest powered off because it was asked, long before it would have been killed.
+    let events = host.kubectl(&["get", "events", "-o", "jsonpath={range .items[*]}{.reason}: {.message}{\"\\n\"}{end}"])?;
+    ensure!(events.contains("Stopped: The VirtualMachineInstance was shut down."), "{events}");
+    Ok(())
+}
+
+fn manifest(cloud_key: &str) -> Value {
+    let user_data = format!(
+        "#cloud-config\nhostname: {NAME}\nssh_authorized_keys:\n  - {cloud_key}\nusers:\n  - default\n  \
+         - name: demo\n    shell: /bin/bash\nruncmd:\n  - echo \"made on $(hostname)\" > /etc/made-by-runcmd\n"
+    );
+    let secret = |name: &str| json!({ "secret": { "secretName": name } });
+    json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+        "metadata": { "name": NAME, "namespace": "default" },
+        "spec": {
+            "runStrategy": "Always",
+            "template": { "spec": {
+                "domain": {
+                    "memory": { "guest": "512Mi" },
+                    "devices": {
+                        "disks": [
+                            { "name": "root", "disk": { "bus": "virtio" } },
+                            { "name": "cloudinit", "disk": { "bus": "virtio" } },
+                        ],
+                        "interfaces": [{ "name": "default", "masquerade": {} }],
+                        "rng": {},
+                    },
+                },
+                "networks": [{ "name": "default", "pod": {} }],
+                "terminationGracePeriodSeconds": 240,
+                "readinessProbe": {
+                    "exec": { "command": ["/bin/test", "-e", "/run/healthy"] },
+                    "periodSeconds": 2, "timeoutSeconds": 20, "failureThreshold": 1,
+                },
+                "accessCredentials": [
+                    { "sshPublicKey": {
+                        "source": secret("deb-keys"), "propagationMethod": { "qemuGuestAgent": { "users": ["demo"] } },
+                    } },
+                    { "userPassword": {
+                        "source": secret("deb-passwords"), "propagationMethod": { "qemuGuestAgent": {} },
+                    } },
+                ],
+                "volumes": [
+                    { "name": "root", "containerDisk": { "image": "ferrovirt/debian-guest:latest" } },
+                    { "name": "cloudinit", "cloudInitNoCloud": { "userData": user_data } },
+                ],
+            } },
+        },
+    })
+}
+
+fn secret(name: &str, data: &Value) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name, "namespace": "default" }, "stringData": data })
+}
+
+fn condition<'a>(vmi: &'a Value, kind: &str) -> &'a Value {
+    let conditions = vmi["status"]["conditions"].as_array();
+    conditions.into_iter().flatten().find(|condition| condition["type"] == kind).unwrap_or(&Value::Null)
+}
+
+fn wait_long(host: &Host, what: &str, holds: impl Fn(&Value) -> bool) -> Result<Value> {
+    wait::until(&format!("vmi/{NAME} {what}"), BOOT, || {
+        Ok(match host.object("vmi", NAME)? {
+            Some(vmi) if holds(&vmi) => Seen::Yes(vmi),
+            Some(vmi) => Seen::Not(format!("{:#}", vmi["status"])),
+            None => Seen::Not("no such object".into()),
+        })
+    })
+}
+
+fn subresource(name: &str) -> String {
+    format!("/apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachineinstances/{NAME}/{name}")
+}
+
+fn put(host: &Host, name: &str, body: &Value) -> Result<()> {
+    let file = host.work_dir().join("body.json");
+    fs::write(&file, body.to_string())?;
+    host.kubectl(&["replace", "--raw", &subresource(name), "-f", &file.to_string_lossy()]).map(drop)
+}
+
+/// A key pair in the test's directory; returns the public half.
+fn make_key(host: &Host, name: &str) -> Result<String> {
+    let path = host.work_dir().join(name);
+    command::run(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&path), "")?.success()?;
+    Ok(fs::read_to_string(path.with_extension("pub"))?.trim().to_owned())
+}
+
+/// Runs a command in the guest. Its ssh server comes up after its agent.
+fn ssh(host: &Host, key: &str, user: &str, line: &str) -> Result<String> {
+    let vmi = host.get("vmi", NAME)?;
+    let address = vmi["status"]["interfaces"][0]["ipAddress"].as_str().context("the VMI has no address")?.to_owned();
+    wait::until(&format!("ssh of {user}"), BOOT, || {
+        let mut ssh = Command::new("ssh");
+        ssh.args(["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "BatchMode=yes"])
+            .args(["-o", "ConnectTimeout=60", "-o", "IdentitiesOnly=yes", "-F", "none", "-i"])
+            .arg(host.work_dir().join(key))
+            .arg(format!("{user}@{address}"))
+            .arg(line);
+        let outcome = command::run(&mut ssh, "")?;
+        Ok(match outcome.code {
+            // ssh's own failures: nobody listens yet, or the key is not there yet.
+            Some(255) => Seen::Not(outcome.to_string()),
+            _ => Seen::Yes(outcome.success()?.trim().to_owned()),
+        })
+    })
+}
