@@ -16,7 +16,7 @@ GUEST_BUILD_PACKAGES="mmdebstrap e2fsprogs qemu-utils kmod"
 
 SUITE=bookworm
 # dbus and logind: without them nobody listens to the power button.
-PACKAGES=systemd,systemd-sysv,systemd-resolved,udev,dbus,libpam-systemd,cloud-init,qemu-guest-agent,openssh-server,iproute2,netbase,sudo,kmod,procps
+PACKAGES=systemd,systemd-sysv,udev,dbus,libpam-systemd,cloud-init,qemu-guest-agent,openssh-server,iproute2,netbase,sudo,kmod,procps
 REFERENCE="ferrovirt/debian-guest:latest"
 BOOT_MIB=20
 ROOT_MIB=1024
@@ -25,7 +25,9 @@ CMDLINE="console=tty0 console=ttyS0,115200 quiet loglevel=3 panic=-1 mitigations
 # Chores of a machine that lives for years.
 MASKED="apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer
     systemd-pcrphase.service systemd-pcrphase-sysinit.service cloud-init-hotplugd.socket systemd-update-utmp.service
-    systemd-networkd-persistent-storage.service ldconfig.service"
+    systemd-networkd-persistent-storage.service ldconfig.service systemd-binfmt.service proc-sys-fs-binfmt_misc.automount
+    dev-hugepages.mount dev-mqueue.mount sys-kernel-debug.mount sys-kernel-tracing.mount modprobe@drm.service modprobe@fuse.service
+    modprobe@efi_pstore.service modprobe@dm_mod.service modprobe@loop.service systemd-modules-load.service"
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 base=${FERROVIRT_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/ferrovirt}
@@ -101,14 +103,23 @@ configure() {
     echo debian >"$root/etc/hostname"
     printf '127.0.0.1\tlocalhost\n::1\tlocalhost\n' >"$root/etc/hosts"
     echo 'LABEL=ferrovirt-root / ext4 noatime 0 0' >"$root/etc/fstab"
-    ln -sf /run/systemd/resolve/stub-resolv.conf "$root/etc/resolv.conf"
     for unit in $MASKED; do
         ln -sf /dev/null "$root/etc/systemd/system/$unit"
     done
-    for unit in systemd-networkd systemd-resolved; do
-        mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
-        ln -sf "/lib/systemd/system/$unit.service" "$root/etc/systemd/system/multi-user.target.wants/$unit.service"
-    done
+    mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
+    ln -sf /lib/systemd/system/systemd-networkd.service "$root/etc/systemd/system/multi-user.target.wants/"
+    # A resolver daemon takes a fifth of the boot; the name servers of the lease are all that is needed.
+    ln -sf ../run/resolv.conf "$root/etc/resolv.conf"
+    ln -sf ../name-servers.service "$root/etc/systemd/system/multi-user.target.wants/"
+    cat >"$root/etc/systemd/system/name-servers.service" <<'CONF'
+[Unit]
+Description=Name servers from the DHCP lease
+After=network-online.target
+Wants=network-online.target
+[Service]
+Type=oneshot
+ExecStart=/bin/sh -c 'cat /run/systemd/netif/leases/* 2>/dev/null | sed -n "s/^DNS=//p;s/^DOMAINNAME=/search /p" | sed "/^search/!{s/^/nameserver /;s/ \\([0-9]\\)/\\nnameserver \\1/2g}" >/run/resolv.conf'
+CONF
     mkdir -p "$root"/etc/systemd/{system.conf.d,network,journald.conf.d,system/ssh.service.d,system/systemd-networkd-wait-online.service.d}
     cat >"$root/etc/systemd/network/90-dhcp.network" <<'CONF'
 # For interfaces that cloud-init does not speak of.

@@ -167,6 +167,7 @@ fn main() -> ExitCode {
     // The per-pod processes come first: they must stay tiny, so nothing else may run before them.
     match arguments.get(1).and_then(|a| a.to_str()) {
         Some("pod-shim") => return exit_code(ferrovirt_node_lite::shim_main(arguments.into_iter().skip(2))),
+        Some("pod-exec") => return exit_code(ferrovirt_node_lite::exec_main(arguments.into_iter().skip(2))),
         Some("pod-init") => return exit_code(ferrovirt_node_lite::init_main(arguments.into_iter().skip(2))),
         _ => {}
     }

@@ -20,10 +20,12 @@
 //! | [`process`] | children and zombies: this process is PID 1 |
 //! | [`logs`] | the hypervisor's output in the pod's log |
 //! | [`capabilities`], [`probe`] | what this node's hypervisors can do, found out once |
+//! | [`ask`] | a probe's way to the guest |
 //! | [`screen`] | the guest's screen as PNG |
 //! | [`selftest`] | a tiny domain, timed step by step |
 
 mod addresses;
+pub mod ask;
 pub mod capabilities;
 mod console;
 pub mod domain;

@@ -140,6 +140,8 @@ impl Lifecycle {
 
     /// A termination signal: as a shutdown with the last grace period anybody named.
     pub fn terminate(&mut self, now: Instant) -> Option<Action> {
+        // Who asked for a shutdown before knows why it ends; here only who sent the signal does.
+        self.state.terminated |= self.shutdown.is_none() && !self.stopped();
         let grace = self.grace.unwrap_or(DEFAULT_GRACE);
         match self.shutdown(grace, now) {
             Verdict::Background(action) => Some(action),
@@ -206,6 +208,13 @@ impl Lifecycle {
             DomainEvent::Guest(facts) => {
                 if self.state.agent_connected && self.state.guest.as_ref() != Some(&*facts) {
                     self.state.guest = Some(*facts);
+                    self.changed();
+                }
+            }
+            DomainEvent::Credentials(result) => {
+                let problem = Some(result.err().unwrap_or_default());
+                if self.state.credentials_problem != problem {
+                    self.state.credentials_problem = problem;
                     self.changed();
                 }
             }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use ferrovirt_launcher::runtime::{self, LibvirtRuntime};
-use ferrovirt_launcher::{probe, rootfs, run, selftest};
+use ferrovirt_launcher::{ask, probe, rootfs, run, selftest};
+use ferrovirt_machine::protocol::GuestCall;
 
 #[derive(Parser)]
 #[command(name = "ferrovirt-launcher", version, about = "Runs one virtual machine")]
@@ -47,6 +48,24 @@ enum Command {
     /// Keep a user namespace open until standard input ends; for the launcher itself
     #[command(hide = true)]
     HoldUserNamespace,
+    /// Ask the guest agent of the machine that runs here whether it answers
+    GuestPing {
+        /// Directory of the launcher's socket
+        #[arg(long, default_value = "/var/run/kubevirt/sockets")]
+        socket_dir: PathBuf,
+    },
+    /// Run a command in the guest of the machine that runs here, and end with its exit code
+    GuestExec {
+        /// Directory of the launcher's socket
+        #[arg(long, default_value = "/var/run/kubevirt/sockets")]
+        socket_dir: PathBuf,
+        /// Seconds that the command may take
+        #[arg(long, default_value_t = 1)]
+        timeout: u64,
+        /// The command and its arguments; no shell looks at them
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
     /// Start and stop a tiny machine, and print how long each step took
     Selftest {
         #[command(flatten)]
@@ -115,6 +134,13 @@ async fn execute(command: Command) -> anyhow::Result<u8> {
             let report = probe::probe(hypervisor, &libvirt_dir, out.as_deref()).await?;
             println!("{}", serde_json::to_string_pretty(&report)?);
             Ok(0)
+        }
+        Command::GuestPing { socket_dir } => ask::ask(&socket_dir, GuestCall::Ping {}).await,
+        Command::GuestExec { socket_dir, timeout, command } => {
+            let mut words = command.into_iter();
+            let command = words.next().unwrap_or_default();
+            let call = GuestCall::Exec { command, args: words.collect(), timeout_seconds: timeout };
+            ask::ask(&socket_dir, call).await
         }
         Command::Selftest { libvirt } => {
             selftest::selftest(libvirt.hypervisor, &libvirt.libvirt_dir, libvirt.capabilities_cache.as_deref()).await?;

@@ -268,7 +268,13 @@ async fn try_start<B: Backend>(backend: B, translate: Translate, spec: Box<Machi
         .map_err(|_| "preparing the disks was interrupted".to_owned())?
         .map_err(|error| chain(&error))?;
     let console = spec.devices.serial.clone().filter(|_| spec.container.is_some());
-    let domain = NewDomain { name: spec.name.clone(), xml: translate(&spec), paused: spec.start_paused, console };
+    let domain = NewDomain {
+        name: spec.name.clone(),
+        xml: translate(&spec),
+        paused: spec.start_paused,
+        console,
+        credentials: spec.credentials.clone(),
+    };
     backend.start(domain).await.map_err(|error: DomainError| chain(&error))
 }
 

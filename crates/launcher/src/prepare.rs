@@ -12,7 +12,10 @@ use ferrovirt_machine::spec::{
     CacheMode, Content, Disk, DiskFormat, DiskSource, FileContent, IdRange, IoMode, MachineSpec, Preparation,
 };
 
+use serde_json::{Map, Value};
+
 use crate::addresses;
+use crate::guest::credentials;
 use crate::qcow2::{self, Backing, Qcow2Error};
 use crate::rootfs::{self, RootError};
 
@@ -28,6 +31,8 @@ pub enum PrepareError {
     Volume(#[from] IsoError),
     #[error("cannot make the root file system")]
     Root(#[from] RootError),
+    #[error("cannot read public keys")]
+    Keys(#[from] crate::domain::DomainError),
     #[error("the content of {0} is not base64")]
     Base64(String, #[source] base64::DecodeError),
 }
@@ -161,6 +166,17 @@ fn content(file: &FileContent) -> Result<Option<Vec<u8>>, PrepareError> {
         Content::Text(text) => Ok(Some(text.clone().into_bytes())),
         Content::Base64(text) => {
             STANDARD.decode(text.trim()).map(Some).map_err(|source| PrepareError::Base64(file.name.clone(), source))
+        }
+        Content::WithKeys { json, field, dirs } => {
+            let mut object: Map<String, Value> = serde_json::from_str(json).unwrap_or_default();
+            let mut keys = Map::new();
+            for dir in dirs {
+                for key in credentials::keys_in(dir)? {
+                    keys.insert(keys.len().to_string(), key.into());
+                }
+            }
+            object.insert(field.clone(), keys.into());
+            Ok(Some(Value::from(object).to_string().into_bytes()))
         }
         Content::FirstOf(paths) => {
             for path in paths {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use ferrovirt_machine::protocol::{MachinePhase, PauseReason, SOCKET_NAME, StopReason};
+use ferrovirt_machine::protocol::{ErrorCode, MachinePhase, PauseReason, SOCKET_NAME, ServerFrame, StopReason};
 use serde_json::{Value, json};
 use support::{Client, PATIENCE};
 
@@ -28,6 +28,8 @@ mknod -m 666 /run/tun c 10 200
 mount --bind /run/tun /dev/net/tun
 ip tuntap add tap0 mode tap user 107 group 107
 ip link set tap0 up
+mkdir /run/small
+mount -t tmpfs -o size=64k,uid=107,gid=107 tmpfs /run/small
 chown -R 107:107 /run/libvirt /run/kubevirt-private
 exec setpriv --reuid 107 --regid 107 --clear-groups --inh-caps=-all \
     /run/launcher $COMMAND
@@ -39,6 +41,12 @@ const POWER_OFF: [u8; 11] = [0xba, 0x04, 0x06, 0xb8, 0x00, 0x20, 0xef, 0xf4, 0xe
 const POWER_BUTTON: [u8; 27] = [
     0xfa, 0xba, 0x02, 0x06, 0xb8, 0x00, 0x01, 0xef, 0xba, 0x00, 0x06, 0xed, 0xf6, 0xc4, 0x01, 0x74, 0xfa, 0xba, 0x04,
     0x06, 0xb8, 0x00, 0x20, 0xef, 0xf4, 0xeb, 0xfd,
+];
+/// A boot sector that writes to its second disk, 4 KiB after 4 KiB, through the BIOS (int 13h, function 43h).
+const WRITE: [u8; 44] = [
+    0xfa, 0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x70, 0xfb, 0xbe, 0x1c, 0x7c, 0xb2, 0x81, 0xb8, 0x00, 0x43,
+    0xcd, 0x13, 0x83, 0x06, 0x24, 0x7c, 0x08, 0xeb, 0xef, 0x10, 0x00, 0x08, 0x00, 0x00, 0x7c, 0x00, 0x00, 0x00, 0x00,
+    0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
 ];
 /// A boot sector that halts.
 const HALT: [u8; 3] = [0xf4, 0xeb, 0xfd];
@@ -397,4 +405,65 @@ async fn a_guest_hears_the_power_button() {
         client.ask_ok(json!({"type": "release"})).await;
         assert_eq!(launcher.exit_code().await, 0);
     }
+}
+
+#[tokio::test]
+async fn a_full_disk_pauses_the_machine_until_there_is_room() {
+    if !possible() {
+        return;
+    }
+    let launcher = Launcher::start();
+    let mut client = launcher.subscribed().await;
+    let mut spec = launcher.spec(&WRITE);
+    let path = "/run/small/disk.img";
+    spec["devices"]["disks"][1] = json!({
+        "name": "small", "source": {"type": "file", "path": path}, "format": "raw", "bus": "virtio", "target": "vdb",
+        "errorPolicy": "stop",
+    });
+    spec["prepare"][1] = json!({"type": "sparseFile", "path": path, "bytes": 1 << 20});
+    client.ask_ok(json!({"type": "sync", "spec": spec})).await;
+    let state = client.state(|state| state.phase == MachinePhase::Paused && state.message.is_some()).await;
+    assert_eq!(state.pause_reason, Some(PauseReason::IoError), "{state:?}");
+    assert!(state.message.as_ref().unwrap().contains("small"), "{state:?}");
+
+    let pid = launcher.find("launcher").to_string();
+    let remount = ["-t", &pid, "--mount", "mount", "-o", "remount,size=2m", "/run/small"];
+    assert!(Command::new("nsenter").args(remount).status().unwrap().success());
+    client.ask_ok(json!({"type": "unpause"})).await;
+    let state = client.state(|state| state.phase == MachinePhase::Running).await;
+    assert_eq!((state.pause_reason, state.message), (None, None));
+    client.ask_ok(json!({"type": "kill"})).await;
+    client.state(|state| state.phase == MachinePhase::Stopped).await;
+    client.ask_ok(json!({"type": "release"})).await;
+    assert_eq!(launcher.exit_code().await, 0);
+}
+
+#[tokio::test]
+async fn a_machine_shows_its_screen_and_its_counters_and_has_no_agent() {
+    if !possible() {
+        return;
+    }
+    let launcher = Launcher::start();
+    let mut client = launcher.subscribed().await;
+    let mut spec = launcher.spec(&HALT);
+    spec["devices"]["video"] = json!({"model": "vga", "vramKib": 16384, "heads": 1});
+    spec["devices"]["graphics"] = json!({"socket": "/run/kubevirt-private/u1/virt-vnc"});
+    client.ask_ok(json!({"type": "sync", "spec": spec})).await;
+    client.state(|state| state.phase == MachinePhase::Running).await;
+
+    let counters = client.ask_ok(json!({"type": "guest", "call": "stats"})).await.unwrap();
+    let counters: Value = serde_json::from_str(&counters).unwrap();
+    assert!(counters["cpu.time"].as_u64() > Some(0) && counters["block.0.name"] == "vda", "{counters}");
+    let picture = client.ask_ok(json!({"type": "guest", "call": "screenshot"})).await.unwrap();
+    // A PNG's first bytes in base64.
+    assert!(picture.starts_with("iVBORw0KGgo"), "{}", &picture[..40]);
+    for call in ["ping", "report", "unfreeze"] {
+        let reply = client.ask(json!({"type": "guest", "call": call})).await;
+        let ServerFrame::Reply { error: Some(error), .. } = reply else { panic!("{call}: {reply:?}") };
+        assert_eq!(error.code, ErrorCode::NoAgent, "{call}: {error}");
+    }
+    client.ask_ok(json!({"type": "kill"})).await;
+    client.state(|state| state.phase == MachinePhase::Stopped).await;
+    client.ask_ok(json!({"type": "release"})).await;
+    launcher.exit_code().await;
 }

@@ -12,6 +12,7 @@ mod container;
 mod context;
 pub(crate) mod cpu;
 mod cpu_pool;
+pub mod credentials;
 mod devices;
 mod disks;
 mod firmware;
@@ -104,6 +105,7 @@ pub fn machine_spec(vmi: &VirtualMachineInstance, ctx: &Context) -> Result<Machi
         extra_arguments: ignition(&mut c),
         start_paused: firmware::starts_paused(vmi),
         grace_seconds: grace_seconds(vmi),
+        credentials: credentials::convert(&mut c),
         // The node agent fills these in: they name what it made.
         dhcp: vec![],
         prepare: std::mem::take(&mut c.prepare),

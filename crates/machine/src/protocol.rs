@@ -155,6 +155,13 @@ pub struct MachineState {
     /// What the guest agent told, while it is connected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<GuestFacts>,
+    /// Why the guest does not have the credentials that it should have; empty if it has them. `None` if none are asked for,
+    /// or nobody could try yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials_problem: Option<String>,
+    /// The end began with a signal to the launcher, not with a request.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub terminated: bool,
 }
 
 fn is_zero(number: &u32) -> bool {

@@ -7,6 +7,7 @@
 //! "leave it to the hypervisor", never "decide for yourself", except where a field's comment says so.
 
 mod container;
+mod credentials;
 mod devices;
 mod dhcp;
 mod disk;
@@ -16,6 +17,7 @@ mod prepare;
 use serde::{Deserialize, Serialize};
 
 pub use container::*;
+pub use credentials::*;
 pub use devices::*;
 pub use dhcp::*;
 pub use disk::*;
@@ -78,6 +80,9 @@ pub struct MachineSpec {
     /// Servers that tell the guest its addresses.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub dhcp: Vec<DhcpServer>,
+    /// What the guest agent puts into the guest, and keeps current.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub credentials: Vec<Credential>,
     /// What has to exist before the domain can start, in this order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub prepare: Vec<Preparation>,

@@ -34,6 +34,8 @@ pub(crate) enum InitError {
     NoPlan(PathBuf),
     #[error("the pod has no command")]
     NoCommand,
+    #[error("the pod's process has ended")]
+    Ended,
     #[error("a container runs as root only if it is privileged")]
     Root,
     #[error("cannot {action} {path}")]
@@ -170,7 +172,7 @@ fn attach(plan: &MountPlan, tree: &OwnedFd) -> Result<(), InitError> {
     rootfs::restrict(&plan.target, plan.read_only)
 }
 
-fn drop_privileges(plan: &InitPlan) -> Result<(), InitError> {
+pub(crate) fn drop_privileges(plan: &InitPlan) -> Result<(), InitError> {
     let groups: Vec<Gid> = plan.groups.iter().copied().map(Gid::from_raw).collect();
     let (uid, gid) = (Uid::from_raw(plan.uid), Gid::from_raw(plan.gid));
     let who = format!("uid {uid} gid {gid}");

@@ -21,6 +21,8 @@ pub enum Observed {
     },
     Running {
         started_at: Timestamp,
+        /// As its readiness probe says.
+        ready: bool,
     },
     Ended {
         started_at: Option<Timestamp>,
@@ -41,6 +43,7 @@ pub fn compute(pod: &Pod, observed: &Observed, around: &Surroundings) -> PodStat
     let spec = pod.spec.clone().unwrap_or_default();
     let ended = matches!(observed, Observed::Ended { .. });
     let running = matches!(observed, Observed::Running { .. });
+    let containers_ready = matches!(observed, Observed::Running { ready: true, .. });
 
     let (phase, reason, message) = match observed {
         Observed::Waiting { .. } => ("Pending", None, None),
@@ -74,7 +77,7 @@ pub fn compute(pod: &Pod, observed: &Observed, around: &Surroundings) -> PodStat
                 image_id: container.image.clone().unwrap_or_default(),
                 container_id: (running || ended)
                     .then(|| format!("ferrovirt://{}", pod.metadata.uid.as_deref().unwrap_or_default())),
-                ready: running,
+                ready: containers_ready,
                 started: Some(running),
                 restart_count: previous
                     .iter()
@@ -89,7 +92,7 @@ pub fn compute(pod: &Pod, observed: &Observed, around: &Surroundings) -> PodStat
     let mut conditions = status.conditions.take().unwrap_or_default();
     let not_ready = if phase == "Succeeded" { "PodCompleted" } else { "ContainersNotReady" };
     let names: Vec<&str> = spec.containers.iter().map(|container| container.name.as_str()).collect();
-    let unready = (!running).then(|| format!("containers with unready status: [{}]", names.join(" ")));
+    let unready = (!containers_ready).then(|| format!("containers with unready status: [{}]", names.join(" ")));
     let gate = spec.readiness_gates.iter().flatten().find(|gate| {
         !conditions.iter().any(|condition| condition.type_ == gate.condition_type && condition.status == "True")
     });
@@ -108,7 +111,7 @@ pub fn compute(pod: &Pod, observed: &Observed, around: &Surroundings) -> PodStat
     set("PodReadyToStartContainers", running, None, None);
     set("Initialized", true, None, None);
     set("Ready", ready, ready_reason, ready_message);
-    set("ContainersReady", running, (!running).then_some(not_ready), unready);
+    set("ContainersReady", containers_ready, (!containers_ready).then_some(not_ready), unready);
     set("PodScheduled", true, None, None);
     status.conditions = Some(conditions);
     status
@@ -151,7 +154,7 @@ fn container_state(observed: &Observed, pod: &Pod) -> ContainerState {
             waiting: Some(ContainerStateWaiting { reason: Some(reason.clone()), message: message.clone() }),
             ..Default::default()
         },
-        Observed::Running { started_at } => ContainerState {
+        Observed::Running { started_at, .. } => ContainerState {
             running: Some(ContainerStateRunning { started_at: Some(time(*started_at)) }),
             ..Default::default()
         },
@@ -216,7 +219,7 @@ mod tests {
     fn phases_states_and_conditions() {
         let gate = json!([{"conditionType": "kubevirt.io/virtual-machine-unpaused"}]);
         let unpaused = json!([{"type": "kubevirt.io/virtual-machine-unpaused", "status": "True"}]);
-        let running = Observed::Running { started_at: at(1) };
+        let running = Observed::Running { started_at: at(1), ready: true };
         let cases = [
             (
                 pod(json!([]), json!([])),
@@ -229,6 +232,12 @@ mod tests {
                 running.clone(),
                 "Running [running] PodReadyToStartContainers=True Initialized=True Ready=True ContainersReady=True \
                  PodScheduled=True",
+            ),
+            (
+                pod(json!([]), json!([])),
+                Observed::Running { started_at: at(1), ready: false },
+                "Running [running] PodReadyToStartContainers=True Initialized=True Ready=False(ContainersNotReady) \
+                 ContainersReady=False(ContainersNotReady) PodScheduled=True",
             ),
             (
                 pod(gate.clone(), json!([])),

@@ -22,6 +22,7 @@ use crate::events::{Events, Severity};
 use crate::images::Wanted;
 use crate::logs::{LogOptions, read_log};
 use crate::podspec::{self, Resolved, SpecError};
+use crate::probes::{Probes, Target};
 use crate::pull_secrets;
 use crate::records::{self, ExitRecord, PodRecord};
 use crate::resources;
@@ -94,11 +95,13 @@ struct Worker {
     uid: String,
     object: watch::Receiver<Option<Arc<Pod>>>,
     attempts: u32,
+    /// From the first look at the running container to its end.
+    probes: Option<Probes>,
 }
 
 /// Works until the pod is gone from the API and from the machine.
 pub(crate) async fn run(context: Arc<Context>, uid: String, object: watch::Receiver<Option<Arc<Pod>>>) {
-    let mut worker = Worker { context, uid, object, attempts: 0 };
+    let mut worker = Worker { context, uid, object, attempts: 0, probes: None };
     let mut local = None;
     let mut delay = FIRST_RETRY;
     loop {
@@ -271,7 +274,14 @@ impl Worker {
 
     /// Reports a running pod until it ends or its object changes.
     async fn watch(&mut self, pod: &Arc<Pod>, running: Running) -> Result<(Flow, Local), WorkError> {
-        self.report(pod, &Observed::Running { started_at: running.state.started_at }).await?;
+        let health = self.probes(pod, &running)?.health();
+        if let Some(why) = health.dead {
+            self.probes = None;
+            tracing::warn!(uid = self.uid, why, "ending the pod");
+            return Ok((Flow::Again, Local::Ended(self.end(pod, running, &why).await?)));
+        }
+        let started_at = running.state.started_at;
+        self.report(pod, &Observed::Running { started_at, ready: health.ready }).await?;
         if let Some(spec) = &pod.spec
             && let Ok(container) = podspec::container(pod)
             && let Ok(identity) = podspec::identity(spec, container)
@@ -280,12 +290,49 @@ impl Worker {
             let (client, images) = (&self.context.client, &*self.context.config.images);
             Volumes { client, images, dir: &dir, pod, identity }.refresh()?;
         }
+        let probes = self.probes.as_mut();
+        let probed = async {
+            match probes {
+                Some(probes) => probes.changed().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             ended = running.wait() => Ok((Flow::Again, Local::Ended(ended?))),
+            () = probed => Ok((Flow::Again, Local::Running(running))),
             changed = self.object.changed() => match changed {
                 Ok(()) => Ok((Flow::Again, Local::Running(running))),
                 Err(_) => Ok((Flow::Done, Local::Running(running))),
             },
+        }
+    }
+
+    fn probes(&mut self, pod: &Arc<Pod>, running: &Running) -> Result<&mut Probes, WorkError> {
+        let probes = match self.probes.take() {
+            Some(probes) => probes,
+            None => {
+                let Context { config, sandboxes, events, .. } = &*self.context;
+                let target = Target {
+                    program: config.self_exe.clone(),
+                    directory: sandboxes.dir(&self.uid).root().to_owned(),
+                    address: sandboxes.addresses(&self.uid)?.first().copied(),
+                };
+                Probes::start(pod, &target, running.state.started_at, events)
+            }
+        };
+        Ok(self.probes.insert(probes))
+    }
+
+    /// Ends a container whose liveness probe failed, with its grace period.
+    async fn end(&self, pod: &Arc<Pod>, running: Running, why: &str) -> Result<Ended, WorkError> {
+        self.context.events.publish(COMPONENT, pod, Severity::Normal, "Killing", why);
+        running.terminate()?;
+        match tokio::time::timeout(Duration::from_secs(grace(pod)), running.wait()).await {
+            Ok(ended) => Ok(ended?),
+            Err(_) => {
+                running.kill()?;
+                Ok(running.wait().await?)
+            }
         }
     }
 

@@ -241,9 +241,21 @@ async fn killing_pid_1_takes_the_whole_tree_and_term_is_delivered() {
     let plan = node.prepare("term", "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done").await;
     let running = node.sandboxes.start(&plan).await.unwrap();
     until("the trap is set", || if node.log("term").contains("up") { Ok(()) } else { Err(node.log("term")) }).await;
+    let exec = |script: &str| {
+        let dir = node.sandboxes.dir("term");
+        Command::new(SHIM).arg("pod-exec").arg(dir.root()).args(["/bin/sh", "-c", script]).output().unwrap()
+    };
+    let inside = exec("echo uid=$(id -u) pod=$POD host=$(hostname) first=$(tr '\\0' ' ' </proc/1/cmdline | cut -c1-7); \
+        grep -c 'NoNewPrivs:.1' /proc/self/status; exit 3");
+    let text = String::from_utf8_lossy(&inside.stdout);
+    assert_eq!(inside.status.code(), Some(3), "{inside:?}");
+    assert!(text.starts_with("uid=107 pod=term host=guest-host first=/bin/sh"), "{inside:?}");
+    assert!(text.ends_with("\n1\n"), "{inside:?}");
     running.terminate().unwrap();
     let ended = running.wait().await.unwrap();
     assert_eq!((ended.exit.exit_code, ended.exit.reason.as_str()), (0, "Completed"));
+    let late = exec("echo too late");
+    assert!(!late.status.success() && late.stdout.is_empty(), "{late:?}");
     node.sandboxes.teardown().await.unwrap();
     assert_eq!(node.leftovers(), Vec::<String>::new());
 }

@@ -204,7 +204,7 @@ async fn attached(
         let deleting = vmi.metadata.deletion_timestamp.is_some();
         let drained = *draining.borrow_and_update();
         if state.phase == MachinePhase::Stopped {
-            let end = End::of(&state, deleting || drained);
+            let end = ended(context, &vmi, &state, deleting || drained).await?;
             // The launcher may go once somebody else remembers how the guest ended.
             finish(context, &vmi, &end, drained).await?;
             let _ = launcher.request(Request::Release {}).await;
@@ -227,8 +227,9 @@ async fn attached(
         }
         tokio::select! {
             () = launcher.gone() => {
-                let end = match machine.borrow().clone() {
-                    state if state.phase == MachinePhase::Stopped => End::of(&state, deleting || drained),
+                let state = machine.borrow().clone();
+                let end = match state.phase {
+                    MachinePhase::Stopped => ended(context, &vmi, &state, deleting || drained).await?,
                     _ => End {
                         succeeded: false,
                         reason: "LauncherGone",
@@ -245,6 +246,25 @@ async fn attached(
             _ = draining.changed() => {}
         }
     }
+}
+
+/// How a machine that has stopped ended.
+async fn ended(
+    context: &Context,
+    vmi: &VirtualMachineInstance,
+    state: &MachineState,
+    wanted: bool,
+) -> Result<End, Failure> {
+    let end = End::of(state, wanted);
+    // A signal to the launcher of a pod that nobody deletes: a kubelet does that when a liveness probe fails.
+    if state.terminated && !wanted && pods::wanted(context, vmi).await? {
+        let message = match vmi.spec.liveness_probe {
+            Some(_) => "the liveness probe failed",
+            None => "the launcher was stopped from outside",
+        };
+        return Ok(End { succeeded: false, reason: "LauncherTerminated", message: message.into() });
+    }
+    Ok(end)
 }
 
 fn lost(state: &MachineState, wanted: bool) -> End {
@@ -371,6 +391,7 @@ async fn mirror(
         // The controller may not have seen the pod run yet, and a running instance is somewhere.
         status.node_name.clone_from(&context.config.node_name);
         status::describe(&mut status, &ready.spec, &ready.networks, &ready.claimed);
+        status::guest(&mut status, vmi, state.guest.as_ref());
         status
     })
     .await?;

@@ -19,6 +19,7 @@ mod instance;
 mod kvm;
 mod launcher;
 mod metrics;
+mod migratable;
 mod network;
 mod node_object;
 mod pods;

@@ -46,6 +46,15 @@ pub(crate) async fn end(context: &Context, vmi: &VirtualMachineInstance, pod_uid
     })
 }
 
+/// True if somebody still wants one of the instance's pods: its object is there and not being deleted.
+pub(crate) async fn wanted(context: &Context, vmi: &VirtualMachineInstance) -> Result<bool, kube::Error> {
+    let namespace = vmi.metadata.namespace.as_deref().unwrap_or_default();
+    let uid = vmi.metadata.uid.as_deref().unwrap_or_default();
+    let params = ListParams::default().labels(&format!("{}={uid}", names::CREATED_BY_LABEL));
+    let pods = Api::<Pod>::namespaced(context.client.clone(), namespace).list(&params).await?;
+    Ok(pods.items.iter().any(|pod| pod.metadata.deletion_timestamp.is_none()))
+}
+
 fn why(status: &PodStatus) -> String {
     let containers = status.container_statuses.iter().flatten();
     let terminated = containers.filter_map(|c| c.state.as_ref()?.terminated.as_ref()).next();

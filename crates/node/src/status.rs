@@ -6,14 +6,17 @@ use ferrovirt_api::v1::{
     values::{virtual_machine_instance_condition_type as condition, virtual_machine_instance_phase as phase},
 };
 use ferrovirt_machine::{
-    protocol::{MachinePhase, MachineState, PauseReason, StopReason},
+    protocol::{GuestFacts, MachinePhase, MachineState, PauseReason, StopReason},
     spec::MachineSpec,
 };
 use ferrovirt_plan::conditions::{enter_phase, remove_vmi, set_vmi};
 use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time};
 
-use crate::claims::Claimed;
-use crate::network::{Attached, POD_INTERFACE};
+use crate::{
+    claims::Claimed,
+    guest, migratable,
+    network::{Attached, POD_INTERFACE},
+};
 
 /// Reason of an instance that never ran.
 pub(crate) const START_FAILED: &str = "StartFailed";
@@ -109,6 +112,26 @@ pub(crate) fn mirror(
     } else {
         remove_vmi(&mut status.conditions, condition::AGENT_CONNECTED);
     }
+    match &state.credentials_problem {
+        None => remove_vmi(&mut status.conditions, condition::ACCESS_CREDENTIALS_SYNCHRONIZED),
+        Some(problem) => {
+            let reason = if problem.is_empty() { "" } else { "AccessCredentialsSyncFailed" };
+            set_vmi(
+                &mut status.conditions,
+                now,
+                condition::ACCESS_CREDENTIALS_SYNCHRONIZED,
+                problem.is_empty(),
+                reason,
+                problem,
+            );
+        }
+    }
+    for (type_, obstacle) in [
+        (condition::LIVE_MIGRATABLE, migratable::live(vmi)),
+        (condition::STORAGE_LIVE_MIGRATABLE, migratable::storage(vmi)),
+    ] {
+        set_vmi(&mut status.conditions, now, type_, false, obstacle.reason, &obstacle.message);
+    }
     if let Some(type_) = &state.machine_type {
         status.machine = Some(Machine { type_: type_.clone() });
     }
@@ -157,6 +180,21 @@ pub(crate) fn describe(
         guest_requested: guest,
         memory_overhead: status.memory.take().and_then(|m| m.memory_overhead),
     });
+}
+
+/// Writes what the guest says of itself; `describe` must have written the interfaces before.
+pub(crate) fn guest(
+    status: &mut VirtualMachineInstanceStatus,
+    vmi: &VirtualMachineInstance,
+    facts: Option<&GuestFacts>,
+) {
+    let Some(facts) = facts else {
+        status.fs_freeze_status = String::new();
+        return;
+    };
+    status.guest_os_info = guest::os(&facts.os);
+    status.fs_freeze_status = if facts.frozen { guest::FROZEN.into() } else { String::new() };
+    guest::interfaces(&mut status.interfaces, vmi, &facts.interfaces);
 }
 
 pub(crate) fn ended(status: &mut VirtualMachineInstanceStatus, end: &End, now: &Time) {

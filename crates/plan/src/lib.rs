@@ -4,10 +4,12 @@
 
 pub mod cluster_defaults;
 pub mod conditions;
+mod credentials;
 pub mod disks;
 pub mod identity;
 pub mod network;
 pub mod pod;
+mod probes;
 pub mod replicaset;
 pub mod selector;
 pub mod storage;

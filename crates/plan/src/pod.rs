@@ -130,6 +130,8 @@ pub fn render(vmi: &VirtualMachineInstance, config: &Config) -> Pod {
             security_context: Some(container_security(privileged)),
             volume_mounts: Some(mounts),
             volume_devices: some_vec(&devices),
+            liveness_probe: spec.liveness_probe.as_ref().map(crate::probes::probe),
+            readiness_probe: spec.readiness_probe.as_ref().map(crate::probes::probe),
             ..Default::default()
         }],
         ..Default::default()
@@ -268,6 +270,7 @@ fn volumes(vmi: &VirtualMachineInstance) -> (Vec<Volume>, Vec<VolumeMount>) {
         let mount_path = format!("/var/run/kubevirt/container-disks/{name}");
         mounts.push(VolumeMount { name: name.into(), mount_path, read_only: Some(true), ..Default::default() });
     }
+    crate::credentials::add(vmi, &mut volumes, &mut mounts);
     (volumes, mounts)
 }
 

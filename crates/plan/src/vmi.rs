@@ -18,7 +18,7 @@ use ferrovirt_api::{
     },
 };
 use k8s_openapi::{
-    api::core::v1::{ContainerStatus, Node, Pod},
+    api::core::v1::{ContainerStatus, Node, Pod, PodCondition},
     apimachinery::pkg::apis::meta::v1::Time,
     jiff::Timestamp,
 };
@@ -125,6 +125,7 @@ fn without_pod(observed: &Observed<'_>, time: &Time, plan: &mut Plan) {
             }
             conditions::remove_vmi(&mut status.conditions, condition::PROVISIONING);
             conditions::remove_vmi(&mut status.conditions, condition::SYNCHRONIZED);
+            status.launcher_container_image_version.clone_from(&observed.config.launcher_image);
             let pod = pod::render(observed.vmi, observed.config);
             let name = pod.metadata.name.clone().unwrap_or_default();
             plan.notes.push(Note::normal("SuccessfulCreate", format!("Created virtual machine pod {name}")));
@@ -172,6 +173,9 @@ fn with_pod(observed: &Observed<'_>, pod: &Pod, time: &Time, plan: &mut Plan) {
         status.active_pods.insert(uid.clone(), node.clone());
     }
     if !matches!(status.phase.as_str(), phase::UNSET | phase::PENDING | phase::SCHEDULING) {
+        if status.phase == phase::RUNNING && observed.vmi.spec.readiness_probe.is_some() {
+            copy_ready_condition(status, pod_status.conditions.as_deref().unwrap_or_default(), time);
+        }
         return;
     }
     conditions::enter_phase(status, time, phase::SCHEDULING);
@@ -267,7 +271,7 @@ const POD_SCHEDULED: &str = "PodScheduled";
 
 fn copy_scheduled_condition(
     status: &mut VirtualMachineInstanceStatus,
-    pod_conditions: &[k8s_openapi::api::core::v1::PodCondition],
+    pod_conditions: &[PodCondition],
     time: &Time,
 ) {
     match pod_conditions.iter().find(|c| c.type_ == POD_SCHEDULED && c.status == "False") {
@@ -276,6 +280,16 @@ fn copy_scheduled_condition(
             conditions::set_vmi(&mut status.conditions, time, POD_SCHEDULED, false, reason, message);
         }
         None => conditions::remove_vmi(&mut status.conditions, POD_SCHEDULED),
+    }
+}
+
+/// Whoever runs the pod runs the instance's readiness probe. A guest that stands still is not ready, whatever it said before.
+fn copy_ready_condition(status: &mut VirtualMachineInstanceStatus, pod_conditions: &[PodCondition], time: &Time) {
+    let ready = pod_conditions.iter().find(|c| c.type_ == condition::READY);
+    if let Some(ready) = ready.filter(|_| !conditions::is_true(&status.conditions, condition::PAUSED)) {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let (reason, message) = (text(&ready.reason), text(&ready.message));
+        conditions::set_vmi(&mut status.conditions, time, condition::READY, ready.status == "True", &reason, &message);
     }
 }
 

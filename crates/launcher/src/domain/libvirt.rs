@@ -186,6 +186,7 @@ impl Backend for LibvirtBackend {
             Some(console) => Some(Console::bind(console).map_err(DomainError::Console)?),
             None => None,
         };
+        self.memory.set_credentials(new.credentials);
         let how = if new.paused { Start::Paused } else { Start::Running };
         domain.create(how).await?;
         if let Some(console) = console {

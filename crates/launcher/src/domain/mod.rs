@@ -8,7 +8,7 @@ use std::future::Future;
 
 use ferrovirt_libvirt::ErrorCode as LibvirtCode;
 use ferrovirt_machine::protocol::{ErrorCode, GuestCall, GuestFacts, PauseReason, StopReason};
-use ferrovirt_machine::spec::SerialConsole;
+use ferrovirt_machine::spec::{Credential, SerialConsole};
 
 /// Carries out what `lifecycle` decided. Clones share one domain.
 pub trait Backend: Clone + Send + Sync + 'static {
@@ -29,6 +29,7 @@ pub struct NewDomain {
     pub paused: bool,
     /// The console's socket and log, where the hypervisor does not serve them itself.
     pub console: Option<SerialConsole>,
+    pub credentials: Vec<Credential>,
 }
 
 /// What libvirt made of the XML.
@@ -68,6 +69,8 @@ pub enum DomainEvent {
     },
     /// What the guest agent tells now.
     Guest(Box<GuestFacts>),
+    /// Whether the guest has the credentials that it should have.
+    Credentials(Result<(), String>),
     /// The daemon died; the hypervisor goes on. `Observed` follows when a new daemon has found the domain.
     DaemonLost(String),
     Observed(Observed),
@@ -99,6 +102,8 @@ pub enum DomainError {
     Agent(String),
     #[error("{command} did not end within {seconds} s in the guest")]
     ExecTimeout { command: String, seconds: u64 },
+    #[error("cannot read the credentials in {dir}")]
+    Credentials { dir: String, source: std::io::Error },
     #[error("cannot show the screen")]
     Screen(#[from] crate::screen::ScreenError),
 }

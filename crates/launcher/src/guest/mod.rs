@@ -3,6 +3,7 @@
 //! [`Agent`] is the seam to libvirt: one JSON command, one JSON answer. `report` reads the guest, `watch` keeps the
 //! machine's state current with it.
 
+pub mod credentials;
 pub mod report;
 pub mod watch;
 
@@ -13,6 +14,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ferrovirt_machine::protocol::{ExecResult, GuestCall};
+use ferrovirt_machine::spec::Credential;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -38,6 +40,18 @@ pub struct Memory {
     thaw: Arc<Mutex<Option<AbortHandle>>>,
     /// Wakes the watch: something about the guest was changed.
     pub(crate) changed: Arc<Notify>,
+    /// What the machine's spec asks for.
+    credentials: Arc<Mutex<Vec<Credential>>>,
+}
+
+impl Memory {
+    pub(crate) fn set_credentials(&self, credentials: Vec<Credential>) {
+        *self.credentials.lock().unwrap_or_else(PoisonError::into_inner) = credentials;
+    }
+
+    fn credentials(&self) -> Vec<Credential> {
+        self.credentials.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// Answers a call that needs the agent.

@@ -6,11 +6,12 @@ use std::time::Duration;
 use ferrovirt_machine::protocol::GuestFacts;
 use tokio::sync::{mpsc, watch};
 
-use super::{Agent, Memory, report};
+use super::{Agent, Memory, credentials, report};
 use crate::domain::DomainEvent;
 
 const FIRST: Duration = Duration::from_secs(2);
-const MOST: Duration = Duration::from_secs(30);
+/// A secret that changed should reach the guest while whoever changed it still looks.
+const MOST: Duration = Duration::from_secs(20);
 
 /// Runs until the receiver of its events is gone.
 pub async fn follow<A: Agent>(
@@ -25,6 +26,7 @@ pub async fn follow<A: Agent>(
             return;
         }
         let mut pause = FIRST;
+        let mut applied = vec![];
         while *connected.borrow_and_update() {
             if let Ok(facts) = report::facts(&agent).await
                 && *connected.borrow()
@@ -33,6 +35,12 @@ pub async fn follow<A: Agent>(
                 known = if facts.frozen { GuestFacts { frozen: true, ..known } } else { facts };
                 if events.send(DomainEvent::Guest(Box::new(known.clone()))).is_err() {
                     return;
+                }
+                let wanted = memory.credentials();
+                if !wanted.is_empty() && !known.frozen {
+                    let result = credentials::apply(&agent, &memory, &wanted, &mut applied).await;
+                    let result = result.map_err(|error| crate::owner::chain(&error));
+                    let _ = events.send(DomainEvent::Credentials(result));
                 }
             }
             tokio::select! {

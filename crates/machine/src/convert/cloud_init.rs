@@ -3,7 +3,7 @@
 use ferrovirt_api::{names, v1};
 use serde_json::{Map, Value};
 
-use super::Conversion;
+use super::{Conversion, credentials};
 use crate::spec::{Content, FileContent, Preparation};
 
 /// What the two sources have in common.
@@ -43,7 +43,8 @@ pub(super) fn data(c: &mut Conversion<'_>, field: &str, volume: &v1::Volume) -> 
             has_network_secret: source.network_data_secret_ref.is_some(),
         };
         let data = [("user-data", user_data(&source)), ("network-config", network_data(&source))];
-        let metadata = ("meta-data", no_cloud_metadata(c));
+        let keys = credentials::cloud_init_keys(c, false);
+        let metadata = ("meta-data", with_keys(no_cloud_metadata(c), "public-keys", keys));
         return files(c, &format!("{field}.cloudInitNoCloud"), &volume.name, &source, data, metadata);
     }
     let Some(source) = &volume.cloud_init_config_drive else {
@@ -61,7 +62,8 @@ pub(super) fn data(c: &mut Conversion<'_>, field: &str, volume: &v1::Volume) -> 
         ("openstack/latest/user_data", user_data(&source)),
         ("openstack/latest/network_data.json", network_data(&source)),
     ];
-    let metadata = ("openstack/latest/meta_data.json", config_drive_metadata(c));
+    let keys = credentials::cloud_init_keys(c, true);
+    let metadata = ("openstack/latest/meta_data.json", with_keys(config_drive_metadata(c), "public_keys", keys));
     files(c, &format!("{field}.cloudInitConfigDrive"), &volume.name, &source, data, metadata)
 }
 
@@ -82,7 +84,7 @@ fn files(
     volume: &str,
     source: &Source<'_>,
     data: [(&str, Option<Content>); 2],
-    metadata: (&str, Value),
+    metadata: (&str, Content),
 ) -> Vec<FileContent> {
     let secrets = format!("{}/secret/{volume}", c.ctx.layout.private);
     let secret = |names: [&str; 2]| Content::FirstOf(names.map(|name| format!("{secrets}/{name}")).into());
@@ -95,9 +97,16 @@ fn files(
     let mut files = Vec::new();
     // A client that finds no user data does not take the volume for a data source.
     files.push(FileContent { name: user_name.into(), content: user.unwrap_or_default() });
-    files.push(FileContent { name: metadata.0.into(), content: Content::Text(metadata.1.to_string()) });
+    files.push(FileContent { name: metadata.0.into(), content: metadata.1 });
     files.extend(network.map(|content| FileContent { name: network_name.into(), content }));
     files
+}
+
+fn with_keys(metadata: Value, field: &str, dirs: Vec<String>) -> Content {
+    match dirs.is_empty() {
+        true => Content::Text(metadata.to_string()),
+        false => Content::WithKeys { json: metadata.to_string(), field: field.into(), dirs },
+    }
 }
 
 fn user_data(source: &Source<'_>) -> Option<Content> {

@@ -78,7 +78,6 @@ const fn gap(feature: &'static str, reason: &'static str) -> Gap {
 }
 
 const GAPS: &[Gap] = &[
-    gap("accessCredentials", "keys and passwords are not passed to guests yet; use cloud-init data"),
     gap("blockSizeMatchVolume", "the block size of a volume is not read yet; give a custom one"),
     gap("changedBlockTracking", "changes of blocks are not tracked yet"),
     gap("containerPath", "paths of the launcher's container are not shared with guests"),

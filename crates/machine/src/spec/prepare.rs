@@ -79,6 +79,12 @@ pub enum Content {
     /// The first of these files of the container that exists. Secrets travel only like this.
     /// None of them existing leaves the file out.
     FirstOf(Vec<String>),
+    /// A JSON object that gets one more field: the public keys in the files of directories, numbered from 0.
+    WithKeys {
+        json: String,
+        field: String,
+        dirs: Vec<String>,
+    },
 }
 
 impl Default for Content {

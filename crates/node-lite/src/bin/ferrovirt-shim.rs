@@ -1,4 +1,4 @@
-//! `pod-shim` and `pod-init` alone. One shim stays in memory for each VM, and the relocations of the full `ferrovirt`
+//! `pod-shim`, `pod-init` and `pod-exec` alone. One shim stays in memory for each VM, and the relocations of the full `ferrovirt`
 //! binary would cost each of them megabytes, so `up` prefers this small program when it is installed beside it.
 
 fn main() {
@@ -6,8 +6,11 @@ fn main() {
     let code = match args.next().as_deref().and_then(std::ffi::OsStr::to_str) {
         Some("pod-shim") => ferrovirt_node_lite::shim_main(args),
         Some("pod-init") => ferrovirt_node_lite::init_main(args),
+        Some("pod-exec") => ferrovirt_node_lite::exec_main(args),
         _ => {
-            eprintln!("this program is started by ferrovirt up: pod-shim DIR ATTEMPT | pod-init DIR");
+            eprintln!(
+                "this program is started by ferrovirt up: pod-shim DIR ATTEMPT | pod-init DIR | pod-exec DIR COMMAND"
+            );
             2
         }
     };
