@@ -39,7 +39,7 @@ pub async fn follow<A: Agent>(
                 let wanted = memory.credentials();
                 if !wanted.is_empty() && !known.frozen {
                     let result = credentials::apply(&agent, &memory, &wanted, &mut applied).await;
-                    let result = result.map_err(|error| crate::owner::chain(&error));
+                    let result = result.map_err(|error| ferrovirt_machine::chain(&error));
                     let _ = events.send(DomainEvent::Credentials(result));
                 }
             }
