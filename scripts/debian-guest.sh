@@ -118,7 +118,7 @@ After=network-online.target
 Wants=network-online.target
 [Service]
 Type=oneshot
-ExecStart=/bin/sh -c 'cat /run/systemd/netif/leases/* 2>/dev/null | sed -n "s/^DNS=//p;s/^DOMAINNAME=/search /p" | sed "/^search/!{s/^/nameserver /;s/ \\([0-9]\\)/\\nnameserver \\1/2g}" >/run/resolv.conf'
+ExecStart=/usr/local/sbin/name-servers
 CONF
     mkdir -p "$root"/etc/systemd/{system.conf.d,network,journald.conf.d,system/ssh.service.d,system/systemd-networkd-wait-online.service.d}
     cat >"$root/etc/systemd/network/90-dhcp.network" <<'CONF'
@@ -131,6 +131,13 @@ LLMNR=no
 CONF
     # On a busy host an emulated guest gets a fraction of a CPU; nothing is wrong with it then.
     printf '[Manager]\nDefaultTimeoutStartSec=15min\nDefaultDeviceTimeoutSec=15min\n' >"$root/etc/systemd/system.conf.d/patient.conf"
+    cat >"$root/usr/local/sbin/name-servers" <<'CONF'
+#!/bin/sh
+for address in $(sed -n 's/^DNS=//p' /run/systemd/netif/leases/*); do
+    echo "nameserver $address"
+done >/run/resolv.conf
+CONF
+    chmod 755 "$root/usr/local/sbin/name-servers"
     # A log on disk would be written while the guest comes up, when it has no time for it.
     printf '[Journal]\nStorage=volatile\n' >"$root/etc/systemd/journald.conf.d/ferrovirt.conf"
     printf '[Service]\nExecStart=\nExecStart=/lib/systemd/systemd-networkd-wait-online --any --timeout=30\n' \
