@@ -112,7 +112,8 @@ fn file_systems_freeze_and_thaw(host: &Host) -> Result<()> {
 
 fn restart_is_graceful_and_keeps_identity(host: &Host) -> Result<()> {
     let before = host.get("vmi", NAME)?;
-    let inside = ssh(host, "cloud", "debian", "cat /sys/class/net/en*/address; sudo cat /sys/class/dmi/id/product_uuid")?;
+    let inside =
+        ssh(host, "cloud", "debian", "cat /sys/class/net/en*/address; sudo cat /sys/class/dmi/id/product_uuid")?;
     host.ferrovirt(&["restart", NAME])?;
     let after = wait_long(host, "to be a new one that runs", |vmi| {
         vmi["metadata"]["uid"] != before["metadata"]["uid"] && vmi["status"]["phase"] == "Running"

@@ -10,8 +10,20 @@ use ferrovirt_machine::protocol::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-/// Asks the launcher that listens in `dir`. The exit code is the guest command's, or 0 for a ping.
-pub async fn ask(dir: &Path, call: GuestCall) -> anyhow::Result<u8> {
+/// Asks the launcher that listens in `dir`. The exit code is the guest command's, or 0 for a ping that was answered; 1 if
+/// nobody could be asked, with the reason on standard error: without a time, or every failure of a probe would read
+/// differently.
+pub async fn probe(dir: &Path, call: GuestCall) -> u8 {
+    match ask(dir, call).await {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("{error:#}");
+            1
+        }
+    }
+}
+
+async fn ask(dir: &Path, call: GuestCall) -> anyhow::Result<u8> {
     let path = dir.join(SOCKET_NAME);
     let mut stream =
         UnixStream::connect(&path).await.with_context(|| format!("cannot reach the launcher at {}", path.display()))?;

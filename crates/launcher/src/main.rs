@@ -135,12 +135,12 @@ async fn execute(command: Command) -> anyhow::Result<u8> {
             println!("{}", serde_json::to_string_pretty(&report)?);
             Ok(0)
         }
-        Command::GuestPing { socket_dir } => ask::ask(&socket_dir, GuestCall::Ping {}).await,
+        Command::GuestPing { socket_dir } => Ok(ask::probe(&socket_dir, GuestCall::Ping {}).await),
         Command::GuestExec { socket_dir, timeout, command } => {
             let mut words = command.into_iter();
             let command = words.next().unwrap_or_default();
             let call = GuestCall::Exec { command, args: words.collect(), timeout_seconds: timeout };
-            ask::ask(&socket_dir, call).await
+            Ok(ask::probe(&socket_dir, call).await)
         }
         Command::Selftest { libvirt } => {
             selftest::selftest(libvirt.hypervisor, &libvirt.libvirt_dir, libvirt.capabilities_cache.as_deref()).await?;

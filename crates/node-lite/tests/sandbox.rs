@@ -245,8 +245,10 @@ async fn killing_pid_1_takes_the_whole_tree_and_term_is_delivered() {
         let dir = node.sandboxes.dir("term");
         Command::new(SHIM).arg("pod-exec").arg(dir.root()).args(["/bin/sh", "-c", script]).output().unwrap()
     };
-    let inside = exec("echo uid=$(id -u) pod=$POD host=$(hostname) first=$(tr '\\0' ' ' </proc/1/cmdline | cut -c1-7); \
-        grep -c 'NoNewPrivs:.1' /proc/self/status; exit 3");
+    let inside = exec(
+        "echo uid=$(id -u) pod=$POD host=$(hostname) first=$(tr '\\0' ' ' </proc/1/cmdline | cut -c1-7); \
+        grep -c 'NoNewPrivs:.1' /proc/self/status; exit 3",
+    );
     let text = String::from_utf8_lossy(&inside.stdout);
     assert_eq!(inside.status.code(), Some(3), "{inside:?}");
     assert!(text.starts_with("uid=107 pod=term host=guest-host first=/bin/sh"), "{inside:?}");
