@@ -16,7 +16,7 @@ GUEST_BUILD_PACKAGES="mmdebstrap e2fsprogs qemu-utils kmod"
 
 SUITE=bookworm
 # dbus and logind: without them nobody listens to the power button.
-PACKAGES=systemd,systemd-sysv,udev,dbus,libpam-systemd,cloud-init,qemu-guest-agent,openssh-server,iproute2,netbase,sudo,kmod,procps
+PACKAGES=systemd,systemd-sysv,udev,dbus,libpam-systemd,libnss-myhostname,cloud-init,qemu-guest-agent,openssh-server,iproute2,netbase,sudo,kmod,procps
 REFERENCE="ferrovirt/debian-guest:latest"
 BOOT_MIB=20
 ROOT_MIB=1024

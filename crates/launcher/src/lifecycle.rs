@@ -206,8 +206,8 @@ impl Lifecycle {
                 }
             }
             DomainEvent::Guest(facts) => {
-                if self.state.agent_connected && self.state.guest.as_ref() != Some(&*facts) {
-                    self.state.guest = Some(*facts);
+                if self.state.agent_connected && self.state.guest.as_ref() != Some(&facts) {
+                    self.state.guest = Some(facts);
                     self.changed();
                 }
             }

@@ -154,7 +154,7 @@ pub struct MachineState {
     pub agent_connected: bool,
     /// What the guest agent told, while it is connected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub guest: Option<GuestFacts>,
+    pub guest: Option<Box<GuestFacts>>,
     /// Why the guest does not have the credentials that it should have; empty if it has them. `None` if none are asked for,
     /// or nobody could try yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -391,7 +391,7 @@ async fn mirror(
         // The controller may not have seen the pod run yet, and a running instance is somewhere.
         status.node_name.clone_from(&context.config.node_name);
         status::describe(&mut status, &ready.spec, &ready.networks, &ready.claimed);
-        status::guest(&mut status, vmi, state.guest.as_ref());
+        status::guest(&mut status, vmi, state.guest.as_deref());
         status
     })
     .await?;
