@@ -251,7 +251,7 @@ fn bad_images_are_refused_with_their_reason() {
         ("backed.qcow2", "BackingFile"),
         ("outside.qcow2", "BackingFile"),
         ("short.qcow2", "ImageTruncated"),
-        ("header.qcow2", "ImageDamaged"),
+        ("header.qcow2", "ImageTruncated"),
         ("short.gz", "ImageTruncated"),
         ("wild.qcow2", "ImageTruncated"),
         ("corrupt.qcow2", "ImageDamaged"),
