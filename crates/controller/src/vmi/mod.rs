@@ -2,15 +2,19 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use ferrovirt_api::{chain, names, v1::VirtualMachineInstance};
+use ferrovirt_api::{
+    chain, names,
+    v1::{VirtualMachineInstance, values::virtual_machine_instance_condition_type as condition},
+};
 use ferrovirt_plan::{
-    pod,
+    Note, conditions, pod,
     storage::{Storage, claims_of},
     vmi::{self, Action},
 };
 use futures::{Stream, StreamExt};
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
+    apimachinery::pkg::apis::meta::v1::Time,
     jiff::Timestamp,
 };
 use kube::{
@@ -21,6 +25,9 @@ use kube::{
 use serde_json::{Value, json};
 
 use crate::{Context, Error, status_patch, storage, versioned_patch};
+
+/// Between two tries to make a pod that the cluster refused.
+const REFUSED_AGAIN: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()> + Send + Sync + 'static) {
     context.cluster.ready().await;
@@ -77,7 +84,13 @@ async fn reconcile(vmi: Arc<VirtualMachineInstance>, context: Arc<Context>) -> R
         patch["status"] = status_patch(&vmi.status, &plan.status)?;
     }
     for action in &plan.actions {
-        apply(&pods, &vmi, action, &mut patch).await?;
+        match (apply(&pods, &vmi, action, &mut patch).await, action) {
+            // A quota, a policy or a webhook of the cluster: for the user to solve, not a failure of ours.
+            (Err(Error::Api(kube::Error::Api(status))), Action::CreatePod(_)) if matches!(status.code, 403 | 422) => {
+                return pod_refused(&context, &vmi, &status.message).await;
+            }
+            (other, _) => other?,
+        }
     }
     if patch != json!({}) {
         let vmis = Api::<VirtualMachineInstance>::namespaced(context.client.clone(), &namespace);
@@ -91,6 +104,25 @@ async fn reconcile(vmi: Arc<VirtualMachineInstance>, context: Arc<Context>) -> R
         context.notes.publish(&vmi.object_ref(&()), note);
     }
     Ok(plan.requeue.map_or_else(controller::Action::await_change, controller::Action::requeue))
+}
+
+/// Says why there is no pod, where users look, and tries again.
+async fn pod_refused(context: &Context, vmi: &VirtualMachineInstance, why: &str) -> Result<controller::Action, Error> {
+    const REASON: &str = "FailedCreate";
+    let message = format!("Error creating pod: {why}");
+    let mut status = vmi.status.clone();
+    let time = Time(Timestamp::now());
+    conditions::set_vmi(&mut status.conditions, &time, condition::SYNCHRONIZED, false, REASON, &message);
+    if status != vmi.status {
+        let vmis = Api::<VirtualMachineInstance>::namespaced(
+            context.client.clone(),
+            &vmi.namespace().ok_or(Error::Missing("namespace"))?,
+        );
+        let patch = json!({ "status": status_patch(&vmi.status, &status)? });
+        vmis.patch(&vmi.name_any(), &PatchParams::default(), &versioned_patch(&vmi.metadata, patch)).await?;
+        context.notes.publish(&vmi.object_ref(&()), Note::warning(REASON, message)).await;
+    }
+    Ok(controller::Action::requeue(REFUSED_AGAIN))
 }
 
 /// True if the instance was on nodes, and an operator gave up every one of them.
