@@ -309,7 +309,8 @@ async fn prepare(context: &Context, launcher: &Launcher, vmi: &VirtualMachineIns
     let Some(pid) = launcher.pid() else {
         let arch = Arch::parse(context.host.arch).unwrap_or_default();
         let spec = bare::spec(vmi, arch).map_err(Failure::Refused)?;
-        return hand_over(context, launcher, vmi, Ready { spec, networks: vec![], emulation: None, claimed: vec![] }).await;
+        return hand_over(context, launcher, vmi, Ready { spec, networks: vec![], emulation: None, claimed: vec![] })
+            .await;
     };
     let networks = network::attach(vmi, pid).await?;
     if let Err(error) = crate::kvm::hand_over(pid) {

@@ -269,11 +269,7 @@ fn explain_hypervisor(
 
 const POD_SCHEDULED: &str = "PodScheduled";
 
-fn copy_scheduled_condition(
-    status: &mut VirtualMachineInstanceStatus,
-    pod_conditions: &[PodCondition],
-    time: &Time,
-) {
+fn copy_scheduled_condition(status: &mut VirtualMachineInstanceStatus, pod_conditions: &[PodCondition], time: &Time) {
     match pod_conditions.iter().find(|c| c.type_ == POD_SCHEDULED && c.status == "False") {
         Some(c) => {
             let (reason, message) = (c.reason.as_deref().unwrap_or_default(), c.message.as_deref().unwrap_or_default());
