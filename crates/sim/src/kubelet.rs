@@ -105,8 +105,11 @@ impl Kubelet {
         let Some(place) = self.0.nodes.get(node) else { return };
         let disk = format!("{namespace}/{}", annotations.get(names::DOMAIN_ANNOTATION).cloned().unwrap_or_default());
         let launcher = SimLauncher::new(&uid, &disk, Behaviour::read(&annotations), self.0.ledger.clone());
-        // Before the API knows, so that nobody finds a bound pod without its place on the node.
-        place.add(&uid, launcher.clone());
+        // Before the API knows, so that nobody finds a bound pod without its place on the node. A pod that waits has no
+        // launcher to be found.
+        if !annotations.contains_key(WAITING) {
+            place.add(&uid, launcher.clone());
+        }
         let binding = json!({ "apiVersion": "v1", "kind": "Binding", "metadata": { "name": name },
             "target": { "apiVersion": "v1", "kind": "Node", "name": node } });
         let bound: Result<Value, _> = pods.create_subresource("binding", &name, &PostParams::default(), &binding).await;
