@@ -12,7 +12,7 @@ export FERROVIRT_BIN_DIR ?= $(CARGO_TARGET_DIR)/dist
 export FERROVIRT_GUEST_DIR ?= $(FERROVIRT_CACHE)/guest
 export PREFIX ?= /usr/local
 
-.PHONY: help up down deps build image debian-image clients test lint bench bench-disk bench-scale nightly images kubernetes-up kubernetes-down e2e-kubernetes bench-kubernetes deny gen
+.PHONY: help up down deps build image debian-image clients test lint bench bench-disk bench-scale nightly images conformance kubernetes-up kubernetes-down e2e-kubernetes bench-kubernetes deny gen
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -60,6 +60,9 @@ bench-disk: deps build image ## measure imports and clones against curl and qemu
 
 nightly: deps build debian-image clients deny ## the long forms: fuzzing, hundreds of crash rounds
 	FERROVIRT_LONG=1 PROPTEST_CASES=20000 cargo test --workspace
+
+conformance: deps build ## Kubernetes' own conformance tests, those that apply (ONLY=pattern for some of them)
+	@scripts/conformance.sh $(ONLY)
 
 images: build ## the images of a cluster installation, as OCI archives
 	@scripts/images.sh

@@ -3,6 +3,7 @@
 # checksum database. Needs Go and nothing else: no git clone, no C compiler, no container registry.
 #
 #   scripts/kubernetes/build.sh           prints the directory of the programs
+#   scripts/kubernetes/build.sh e2e       the same, with Kubernetes' e2e suite in it and nothing else
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source-path=SCRIPTDIR source=versions.sh
@@ -31,6 +32,12 @@ main() {
         version_flags+="-X $package.gitVersion=$KUBERNETES_VERSION -X $package.gitMajor=${k8s%%.*} -X $package.gitMinor=$minor "
     done
 
+    if [ "${1:-}" = e2e ]; then
+        build e2e k8s.io/kubernetes "$KUBERNETES_VERSION" "$version_flags" test/e2e
+        rm -rf "$GOCACHE"
+        echo "$bin"
+        return
+    fi
     build etcd go.etcd.io/etcd/server/v3 "$ETCD_VERSION" "" .
     build kubernetes k8s.io/kubernetes "$KUBERNETES_VERSION" "$version_flags" \
         cmd/kube-apiserver cmd/kube-controller-manager cmd/kube-scheduler cmd/kube-proxy cmd/kubelet cmd/kubectl
@@ -71,8 +78,11 @@ build() {
         esac
     done
     mkdir "$work/bin"
+    # Tests are compiled by another command, and called differently.
+    local compile=(go build -o bin/)
+    [ "$name" != e2e ] || compile=(go test -c -vet=off -o bin/e2e.test)
     # What containerd can do without on a test cluster; the tags mean nothing to the others.
-    (cd "$work" && go build -ldflags "-s -w $linker_flags" -tags no_btrfs,no_devmapper,no_zfs -o bin/ "${targets[@]}") ||
+    (cd "$work" && "${compile[@]}" -ldflags "-s -w $linker_flags" -tags no_btrfs,no_devmapper,no_zfs "${targets[@]}") ||
         fail "building $name failed"
     if [ -e "$work/bin/server" ]; then # etcd's package is called so
         mv "$work/bin/server" "$work/bin/etcd"

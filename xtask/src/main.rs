@@ -1,6 +1,7 @@
 //! Development tasks that are code: `cargo xtask gen` writes the generated data files, `cargo xtask tidy` checks what
 //! no compiler checks. Nothing here ships.
 
+mod conformance;
 mod r#gen;
 mod tidy;
 
@@ -18,6 +19,9 @@ usage: cargo xtask <task>
                          not at hand are skipped, and named
       --crd-schemas DIR  the KubeVirt structural schemas, one <singular>.yaml per kind
                          (default: ../shared/kubevirt/crd-schemas, if there)
+  conformance --suite E2E_TEST --kubeconfig FILE --results DIR [--shards N] [--only PATTERN]
+      Run the conformance tests that apply to an embedded host, and say what became of each.
+      scripts/conformance.sh builds the suite and starts a host for it.
   tidy
       Check layering, file sizes, forbidden text, links and generated files.";
 
@@ -50,6 +54,7 @@ fn run() -> Result<bool> {
             }
             r#gen::run(&root, &options)
         }
+        Some("conformance") => conformance::run(&root, args),
         Some("tidy") => tidy::run(&root),
         Some("help" | "--help" | "-h") => {
             println!("{USAGE}");

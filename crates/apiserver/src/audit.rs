@@ -13,7 +13,9 @@ use tokio::io::{AsyncWriteExt as _, BufWriter};
 use tokio::sync::mpsc;
 
 use crate::authn::User;
+use crate::http::body::Body;
 use crate::http::request::RequestInfo;
+use crate::rest::Annotations;
 
 /// Lines that may wait for the disk.
 const QUEUE: usize = 8192;
@@ -72,11 +74,14 @@ impl Audit {
     }
 
     /// Writes a record with its answer.
-    pub fn end(&self, record: Option<Record>, status: u16) {
+    pub fn end(&self, record: Option<Record>, response: &http::Response<Body>) {
         let (Some(lines), Some(Record { mut event })) = (&self.lines, record) else {
             return;
         };
-        event["responseStatus"] = json!({"metadata": {}, "code": status});
+        event["responseStatus"] = json!({"metadata": {}, "code": response.status().as_u16()});
+        if let Some(Annotations(annotations)) = response.extensions().get() {
+            event["annotations"] = json!(annotations);
+        }
         event["stageTimestamp"] = now().into();
         if lines.try_send(event.to_string()).is_err() {
             let lost = self.lost.fetch_add(1, Ordering::Relaxed) + 1;

@@ -1,6 +1,6 @@
 //! Who is asking.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use x509_parser::prelude::FromDer;
 
@@ -89,6 +89,86 @@ pub(crate) fn expiry(der: &[u8]) -> Option<CredentialExpiry> {
     Some(CredentialExpiry(std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds)))
 }
 
+/// Bearer tokens from a file, by their digest: looking one up takes the same time whatever it is.
+#[derive(Clone, Debug, Default)]
+pub struct StaticTokens {
+    users: HashMap<[u8; 32], User>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum TokenFileError {
+    #[error("line {line} of the token file has {fields} fields; it needs token,user,uid and may have groups")]
+    Fields { line: usize, fields: usize },
+    #[error("line {line} of the token file has an empty {field}")]
+    Empty { line: usize, field: &'static str },
+    #[error("line {line} of the token file repeats a token")]
+    Repeated { line: usize },
+}
+
+impl StaticTokens {
+    /// Reads `token,user,uid,"group1,group2"`, one a line, as kube-apiserver's `--token-auth-file` has it.
+    pub fn parse(text: &str) -> Result<Self, TokenFileError> {
+        let mut users = HashMap::new();
+        for (index, row) in text.lines().enumerate() {
+            let line = index + 1;
+            if row.trim().is_empty() || row.starts_with('#') {
+                continue;
+            }
+            let fields = csv_fields(row);
+            let [token, name, uid, ..] = fields.as_slice() else {
+                return Err(TokenFileError::Fields { line, fields: fields.len() });
+            };
+            for (field, value) in [("token", token), ("user", name)] {
+                if value.is_empty() {
+                    return Err(TokenFileError::Empty { line, field });
+                }
+            }
+            let groups = fields.get(3).map(String::as_str).unwrap_or_default().split(',').map(str::trim);
+            let user = User {
+                name: name.clone(),
+                uid: Some(uid.clone()).filter(|u| !u.is_empty()),
+                groups: groups.filter(|g| !g.is_empty()).map(str::to_owned).collect(),
+                extra: BTreeMap::new(),
+            };
+            if users.insert(digest(token), user.authenticated()).is_some() {
+                return Err(TokenFileError::Repeated { line });
+            }
+        }
+        Ok(Self { users })
+    }
+
+    pub(crate) fn find(&self, token: &str) -> Option<&User> {
+        if self.users.is_empty() {
+            return None;
+        }
+        self.users.get(&digest(token))
+    }
+}
+
+fn digest(token: &str) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    bytes.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, token.as_bytes()).as_ref());
+    bytes
+}
+
+/// Fields of one line; a field in quotes may hold commas.
+fn csv_fields(row: &str) -> Vec<String> {
+    let mut fields = vec![String::new()];
+    let mut quoted = false;
+    for c in row.trim_end().chars() {
+        match c {
+            '"' => quoted = !quoted,
+            ',' if !quoted => fields.push(String::new()),
+            c => {
+                if let Some(field) = fields.last_mut() {
+                    field.push(c);
+                }
+            }
+        }
+    }
+    fields.iter().map(|f| f.trim().to_owned()).collect()
+}
+
 /// The identity in a verified client certificate: common name and organisations.
 pub(crate) fn from_certificate(der: &[u8]) -> Option<User> {
     let (_, cert) = x509_parser::certificate::X509Certificate::from_der(der).ok()?;
@@ -96,4 +176,22 @@ pub(crate) fn from_certificate(der: &[u8]) -> Option<User> {
     let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
     let groups = subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned)).collect();
     Some(User { name, groups, ..User::default() }.authenticated())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_files_read_as_upstream_reads_them() {
+        let tokens = StaticTokens::parse("secret1,alice,u1,\"ops, dev\"\n\n# a comment\nsecret2,bob,,\n").unwrap();
+        let alice = tokens.find("secret1").unwrap();
+        assert_eq!((alice.name.as_str(), alice.uid.as_deref()), ("alice", Some("u1")));
+        assert_eq!(alice.groups, ["ops", "dev", AUTHENTICATED]);
+        assert_eq!(tokens.find("secret2").unwrap().uid, None);
+        assert!(tokens.find("secret").is_none() && tokens.find("").is_none());
+        for bad in ["only,two", ",user,1", "a,,1", "a,b,1\na,c,2"] {
+            assert!(StaticTokens::parse(bad).is_err(), "{bad}");
+        }
+    }
 }

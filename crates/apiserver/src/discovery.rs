@@ -133,6 +133,7 @@ fn subresources(resource: &Resource, version: &Version) -> Vec<(&'static str, Va
                 (json!({"group": "authentication.k8s.io", "version": "v1", "kind": "TokenRequest"}), vec!["create"])
             }
             "finalize" => (own(), vec!["update"]),
+            "approval" => (own(), vec!["get", "patch", "update"]),
             "exec" => (json!({"group": "", "version": "v1", "kind": "PodExecOptions"}), vec!["create", "get"]),
             "attach" => (json!({"group": "", "version": "v1", "kind": "PodAttachOptions"}), vec!["create", "get"]),
             "portforward" => {
@@ -178,13 +179,12 @@ fn resource_list(snapshot: &Snapshot, group: &str, version: &str) -> Value {
     json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources})
 }
 
-/// Opaque to clients; equal as long as objects are stored the same way.
+/// Opaque to clients; equal as long as objects are stored the same way, and the same as kube-apiserver's.
 fn storage_hash(resource: &Resource) -> String {
     use base64::Engine as _;
-    use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-    let mut hasher = DefaultHasher::new();
-    (&resource.storage_group, &resource.storage_version, &resource.kind).hash(&mut hasher);
-    base64::engine::general_purpose::STANDARD.encode(hasher.finish().to_be_bytes())
+    let text = format!("{}/{}/{}", resource.storage_group, resource.storage_version, resource.kind);
+    let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    base64::engine::general_purpose::STANDARD.encode(&digest.as_ref()[..8])
 }
 
 async fn aggregated(

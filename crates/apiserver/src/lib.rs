@@ -34,7 +34,7 @@ mod status;
 mod storage;
 mod tokens;
 
-pub use authn::{CredentialExpiry, User};
+pub use authn::{CredentialExpiry, StaticTokens, TokenFileError, User};
 pub use http::body::{Body, BoxError};
 pub use http::serve::TlsConfig;
 pub use server::{ApiServer, Config, Handler, StartError};

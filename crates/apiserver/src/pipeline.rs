@@ -19,8 +19,8 @@ use crate::http::serve::Draining;
 use crate::rest::{self, Call};
 use crate::server::{self, Server};
 use crate::status::ApiError;
-use crate::tokens::ISSUER;
-use crate::{discovery, openapi, registry};
+use crate::tokens::{self, ISSUER};
+use crate::{discovery, openapi};
 
 /// Boxed: controllers that run inside the pipeline's tasks call it again.
 pub fn handle(server: Arc<Server>, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
@@ -38,7 +38,7 @@ pub fn handle(server: Arc<Server>, request: Request<Body>) -> BoxFuture<'static,
                 body::error(&ApiError::internal("the request could not be handled; the log of the server says more"))
             }
         };
-        server.audit.end(record, response.status().as_u16());
+        server.audit.end(record, &response);
         response
     })
 }
@@ -84,6 +84,9 @@ fn authenticate(server: &Server, request: &mut Request<Body>) -> Result<User, Ap
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
         .map(|(_, token)| token.trim())
         .ok_or_else(ApiError::unauthorized)?;
+    if let Some(user) = server.static_tokens.find(token) {
+        return Ok(user.clone());
+    }
     let now = jiff::Timestamp::now().as_second();
     match server.tokens.check(&server.store, token, &[ISSUER.to_owned()], now) {
         Ok((user, _)) => Ok(user),
@@ -168,9 +171,16 @@ async fn plain(server: &Server, user: &User, path: &str, headers: &HeaderMap) ->
         "version" => Ok(body::json(StatusCode::OK, &version())),
         "metrics" => Ok(metrics(server).await),
         "openapi" => openapi::handle(server, path, headers),
+        ".well-known" | "openid" => match (path.trim_end_matches('/'), server.tokens.keys()) {
+            ("/.well-known/openid-configuration", Some(_)) => Ok(body::json(StatusCode::OK, &tokens::discovery())),
+            ("/openid/v1/jwks", Some(keys)) => {
+                Ok(body::respond(StatusCode::OK, "application/jwk-set+json", keys.to_string()))
+            }
+            _ => Err(ApiError::no_route()),
+        },
         "" => Ok(body::json(
             StatusCode::OK,
-            &json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]}),
+            &json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/openid/v1/jwks", "/readyz", "/version", "/.well-known/openid-configuration"]}),
         )),
         _ => discovery::handle(server, user, path, headers).await.unwrap_or_else(|| Err(ApiError::no_route())),
     }
@@ -224,13 +234,6 @@ async fn resource(
     let snapshot = server.registry.snapshot();
     let found = snapshot.find(&target.group, &target.resource).filter(|r| r.version(&target.version).is_some());
     let Some(resource) = found.cloned() else {
-        if registry::is_workload(&target.group, &target.resource) {
-            let message = format!(
-                "the server could not find the requested resource: this host runs virtual machines, not workload controllers; it does not serve {}",
-                target.resource
-            );
-            return Err(ApiError::new(404, "NotFound", message));
-        }
         return Err(ApiError::no_route());
     };
     let wrong_scope = !resource.namespaced && target.namespace.is_some() && target.resource != "namespaces";
@@ -250,6 +253,9 @@ async fn resource(
     }
     let (parts, request_body) = request.into_parts();
     let accept = negotiate::accept(&parts.headers, !resource.custom)?;
+    if resource.is_virtual() && accept.shape != negotiate::Shape::Object {
+        return Err(ApiError::not_acceptable("application/json, application/yaml, application/vnd.kubernetes.protobuf"));
+    }
     let stop = parts.extensions.get::<Draining>().map_or_else(|| server.stop.clone(), |d| d.0.clone());
     let call = Call {
         server,
@@ -262,6 +268,7 @@ async fn resource(
         accept,
         stop,
         warnings: Mutex::default(),
+        annotations: Mutex::default(),
     };
     Ok(rest::handle(call, request_body).await)
 }

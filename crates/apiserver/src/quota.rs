@@ -21,7 +21,15 @@ pub const STORAGE: &str = "resourcequotas";
 pub type Amounts = BTreeMap<String, Quantity>;
 
 /// Names of quota resources that count objects of built-in kinds.
-const COUNTED: &[&str] = &["pods", "services", "secrets", "configmaps", "persistentvolumeclaims", "resourcequotas"];
+const COUNTED: &[&str] = &[
+    "pods",
+    "services",
+    "secrets",
+    "configmaps",
+    "persistentvolumeclaims",
+    "resourcequotas",
+    "replicationcontrollers",
+];
 
 /// The namespaces whose quotas may report old numbers.
 #[derive(Default)]

@@ -15,10 +15,10 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admission::Webhooks;
+use crate::admission::{Policies, Webhooks};
 use crate::aggregation::Aggregation;
 use crate::audit::Audit;
-use crate::authn::User;
+use crate::authn::{StaticTokens, User};
 use crate::authz::{self, Rbac};
 use crate::controllers::{self, Client};
 use crate::http::body::Body;
@@ -47,6 +47,10 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Signs service account tokens (PKCS#8 PEM, P-256). Without it none are issued or known.
     pub service_account_key_pem: Option<String>,
+    /// The authority of the serving certificate, published to every namespace as `kube-root-ca.crt`.
+    pub root_ca_pem: Option<String>,
+    /// Bearer tokens that do not change, and whom they speak for.
+    pub static_tokens: StaticTokens,
     /// CustomResourceDefinitions that are created or updated at start.
     pub crds: Vec<Value>,
     /// Other objects that are created at start if they are absent.
@@ -83,9 +87,12 @@ pub struct Server {
     pub registry: Registry,
     pub rbac: Rbac,
     pub webhooks: Webhooks,
+    pub policies: Policies,
     pub aggregation: Aggregation,
     pub snapshots: Snapshots,
     pub tokens: Tokens,
+    pub static_tokens: StaticTokens,
+    pub root_ca_pem: Option<String>,
     pub audit: Audit,
     pub quotas: quota::Dirty,
     pub openapi: openapi::Cache,
@@ -136,9 +143,12 @@ impl ApiServer {
             registry: Registry::new(),
             rbac: Rbac::default(),
             webhooks: Webhooks::default(),
+            policies: Policies::default(),
             aggregation: Aggregation::default(),
             snapshots: Snapshots::default(),
             tokens,
+            static_tokens: config.static_tokens.clone(),
+            root_ca_pem: config.root_ca_pem.clone(),
             audit,
             quotas: quota::Dirty::default(),
             openapi: openapi::Cache::default(),
@@ -222,7 +232,8 @@ async fn bootstrap(server: &Arc<Server>, config: Config) -> Result<(), StartErro
         "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration" => 2,
         _ => 1,
     };
-    create_absent(&client, &[api_service()]).await?;
+    create_absent(&client, &[api_service(), service_range()]).await?;
+    create_absent(&client, &priority_classes()).await?;
     for phase in 0..=2 {
         let objects: Vec<Value> = config.bootstrap.iter().filter(|o| rank(o) == phase).cloned().collect();
         create_absent(&client, &objects).await?;
@@ -242,6 +253,24 @@ fn api_service() -> Value {
             "clusterIP": rest::API_ADDRESS.to_string(),
             "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": 6443}],
         },
+    })
+}
+
+/// The addresses that services get, as an object.
+fn service_range() -> Value {
+    json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "kubernetes"},
+        "spec": {"cidrs": [rest::service_network()]},
+    })
+}
+
+/// The two classes that Kubernetes itself has.
+fn priority_classes() -> [Value; 2] {
+    [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)].map(|(name, value)| {
+        json!({
+            "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value,
+            "description": "Used for system critical pods that must not be moved or stopped for others.",
+        })
     })
 }
 

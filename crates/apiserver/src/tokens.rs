@@ -76,6 +76,14 @@ pub struct Reference {
     pub uid: String,
 }
 
+/// The OpenID provider configuration: where relying parties find the key.
+pub fn discovery() -> serde_json::Value {
+    json!({
+        "issuer": ISSUER, "jwks_uri": format!("{ISSUER}/openid/v1/jwks"), "response_types_supported": ["id_token"],
+        "subject_types_supported": ["public"], "id_token_signing_alg_values_supported": ["ES256"],
+    })
+}
+
 /// The signer. Without a key it issues nothing and knows no token.
 #[derive(Default)]
 pub struct Tokens {
@@ -103,6 +111,18 @@ impl Tokens {
         let message = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(content));
         let signature = key.sign(&SystemRandom::new(), message.as_bytes()).ok()?;
         Some(format!("{message}.{}", URL_SAFE_NO_PAD.encode(signature.as_ref())))
+    }
+
+    /// The public key, as a JSON web key set. None if there is no key.
+    pub fn keys(&self) -> Option<serde_json::Value> {
+        let key = self.key.as_ref()?;
+        // An uncompressed point: a four, then both coordinates.
+        let point = key.public_key().as_ref().get(1..65)?;
+        let (x, y) = point.split_at(32);
+        Some(json!({"keys": [{
+            "use": "sig", "kty": "EC", "kid": key_id(key), "crv": "P-256", "alg": "ES256",
+            "x": URL_SAFE_NO_PAD.encode(x), "y": URL_SAFE_NO_PAD.encode(y),
+        }]}))
     }
 
     /// Who a token speaks for, and for which of the wanted audiences.

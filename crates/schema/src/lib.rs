@@ -36,6 +36,7 @@
 //! structural::unknown_fields(&Schema, &Value) -> Vec<String>  // the same without changing the document
 //! structural::default(&Schema, &mut Value)
 //! structural::validate(&Schema, &Value) -> Vec<Cause>
+//! structural::validate_update(&Schema, &Value, old: &Value) -> Vec<Cause>
 //! Cause { kind: CauseKind, field: String, message: String }; CauseKind::as_str(); cause::summary(&[Cause]) -> String
 //!
 //! table::Column { name, kind, format, description, priority, path }; Column::from_crd(&Value) -> Result<Column, PathError>

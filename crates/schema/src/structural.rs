@@ -25,7 +25,7 @@ pub use crate::cause::{Cause, CauseKind};
 pub use defaults::default;
 pub use parse::Pool;
 pub use prune::{prune, unknown_fields};
-pub use validate::validate;
+pub use validate::{validate, validate_update};
 
 pub(crate) use node::{Additional, ListType, Node, Type};
 

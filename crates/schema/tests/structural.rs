@@ -2,7 +2,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
-use ferrovirt_schema::structural::{Pool, default, prune, unknown_fields, validate};
+use ferrovirt_schema::structural::{Pool, default, prune, unknown_fields, validate, validate_update};
 use ferrovirt_schema::{Definitions, Schema, cause};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -357,5 +357,31 @@ proptest! {
         default(&schema, &mut document);
         prop_assert_eq!(&once, &document);
         validate(&schema, &document);
+    }
+}
+
+#[test]
+fn what_stayed_wrong_is_not_reported_again() {
+    let schema = Schema::parse(&json!({"type": "object", "properties": {
+        "name": {"type": "string", "maxLength": 2},
+        "size": {"type": "integer", "minimum": 3},
+        "parts": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["id"], "items": {
+            "type": "object", "required": ["id"], "properties": {"id": {"type": "string"}, "n": {"type": "integer", "maximum": 5}}}},
+        "plain": {"type": "array", "items": {"type": "integer", "maximum": 5}},
+    }}))
+    .unwrap();
+    let old = json!({"name": "long", "size": 1, "parts": [{"id": "a", "n": 9}], "plain": [9]});
+    // (new, fields that are refused)
+    let cases: [(Value, &[&str]); 5] = [
+        (old.clone(), &[]),
+        (json!({"name": "long", "size": 2, "parts": [{"id": "a", "n": 9}], "plain": [9]}), &["size"]),
+        (json!({"name": "longer", "size": 1}), &["name"]),
+        (json!({"parts": [{"id": "b", "n": 1}, {"id": "a", "n": 9}, {"id": "c", "n": 9}]}), &["parts[2].n"]),
+        (json!({"plain": [1, 9]}), &["plain[1]"]),
+    ];
+    for (new, expected) in cases {
+        let fields: Vec<String> =
+            validate_update(&schema, &new, &old).into_iter().map(|c| c.field).collect();
+        assert_eq!(fields, expected, "{new}");
     }
 }

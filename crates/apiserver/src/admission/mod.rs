@@ -1,8 +1,10 @@
-//! Admission: built-in rules, then mutating webhooks, then (after validation) validating webhooks.
+//! Admission: built-in rules, then mutating policies and webhooks, then (after validation) validating ones.
 
 pub mod limits;
 mod matching;
 pub mod privilege;
+pub mod pods;
+pub mod policy;
 pub mod quota;
 mod webhook;
 
@@ -13,7 +15,9 @@ use crate::registry::Special;
 use crate::rest::Call;
 use crate::status::ApiError;
 
-pub use webhook::Webhooks;
+pub use policy::Policies;
+use webhook::review;
+pub use webhook::{Webhooks, check as check_webhooks};
 
 /// Namespaces the system itself needs.
 const PROTECTED: &[&str] = &["default", "kube-system", "kube-public"];
@@ -77,51 +81,56 @@ pub fn protect_namespaces(call: &Call) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Runs the mutating webhooks that match, in order.
+/// Runs the mutating policies and webhooks that match, in order. A webhook that asks for it is called again when one after
+/// it changed the object.
 pub async fn mutate(
     call: &Call,
     operation: Operation,
     object: &mut Value,
     old: Option<&Value>,
 ) -> Result<(), ApiError> {
+    policy::mutate(call, operation, object, old)?;
     if call.resource.special == Special::Webhook {
         return Ok(());
     }
     let hooks = call.server.webhooks.load(&call.server);
-    for hook in &hooks.mutating {
-        let Some(version) = matching::matches(call, hook, operation, Some(object), old) else {
-            continue;
-        };
-        if let Some(changed) = webhook::call(call, hook, &version, operation, Some(object), old).await? {
+    let mut last_change = None;
+    for (index, hook) in hooks.mutating.iter().enumerate() {
+        if let Some(changed) = webhook::call(call, hook, operation, Some(object), old).await?
+            && changed != *object
+        {
+            *object = changed;
+            last_change = Some(index);
+        }
+    }
+    let Some(last_change) = last_change else { return Ok(()) };
+    for hook in hooks.mutating.iter().take(last_change).filter(|h| h.reinvoked) {
+        if let Some(changed) = webhook::call(call, hook, operation, Some(object), old).await? {
             *object = changed;
         }
     }
     Ok(())
 }
 
-/// Runs the validating webhooks that match. `object` is None for deletions.
+/// Runs the validating policies and webhooks that match. `object` is None for deletions.
 pub async fn validate(
     call: &Call,
     operation: Operation,
     object: Option<&Value>,
     old: Option<&Value>,
 ) -> Result<(), ApiError> {
+    policy::validate(call, operation, object, old)?;
     if call.resource.special == Special::Webhook {
         return Ok(());
     }
     let hooks = call.server.webhooks.load(&call.server);
     if operation == Operation::Delete {
         for hook in &hooks.mutating {
-            if let Some(version) = matching::matches(call, hook, operation, object, old) {
-                webhook::call(call, hook, &version, operation, object, old).await?;
-            }
+            webhook::call(call, hook, operation, object, old).await?;
         }
     }
     for hook in &hooks.validating {
-        let Some(version) = matching::matches(call, hook, operation, object, old) else {
-            continue;
-        };
-        webhook::call(call, hook, &version, operation, object, old).await?;
+        webhook::call(call, hook, operation, object, old).await?;
     }
     Ok(())
 }

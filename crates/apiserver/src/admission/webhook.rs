@@ -4,32 +4,32 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use base64::Engine as _;
+use ferrovirt_schema::Cause;
 use ferrovirt_schema::patch::json_patch;
-use ferrovirt_schema::selector::LabelSelector;
-use http::{Method, Request, header};
 use serde_json::{Value, json};
 
 use super::Operation;
-use super::matching::Rule;
-use crate::http::body;
-use crate::object::{at, strings, text};
+use super::matching::Match;
+use super::policy::{CONDITION_VARIABLES, Expression, Scene, condition_faults, conditions_hold};
+use crate::http::outbound::Destination;
+use crate::object::{strings, text};
 use crate::rest::{Call, convert};
-use crate::server::{Handler, Server};
+use crate::server::Server;
 use crate::status::ApiError;
 use crate::storage::parse;
 
 #[derive(Debug)]
 pub struct Webhook {
     name: String,
-    service: Option<(String, String)>,
-    path: String,
-    pub rules: Vec<Rule>,
-    pub equivalent: bool,
-    pub namespace_selector: LabelSelector,
-    pub object_selector: LabelSelector,
+    destination: Destination,
+    scope: Match,
+    /// Name and expression. A fault of one fails the webhook.
+    conditions: Result<Vec<(String, Expression)>, String>,
     ignore_failure: bool,
     timeout: Duration,
     side_effects: bool,
+    /// Called again when a later webhook changed the object.
+    pub reinvoked: bool,
 }
 
 /// All configured webhooks in the order they are called: by configuration name.
@@ -73,66 +73,88 @@ impl Webhooks {
 
 impl Webhook {
     fn read(hook: &Value) -> Self {
-        let selector = |key: &str| match hook.get(key) {
-            Some(value) if value.is_object() => {
-                LabelSelector::from_json(value).unwrap_or_else(|_| LabelSelector::everything())
-            }
-            _ => LabelSelector::everything(),
-        };
-        let rules = hook["rules"].as_array().into_iter().flatten().map(|rule| Rule {
-            operations: strings(rule.get("operations")),
-            groups: strings(rule.get("apiGroups")),
-            versions: strings(rule.get("apiVersions")),
-            resources: strings(rule.get("resources")),
-            scope: text(rule, &["scope"]).to_owned(),
+        let conditions = hook["matchConditions"].as_array().into_iter().flatten().map(|condition| {
+            let expression = Expression::parse(text(condition, &["expression"]), CONDITION_VARIABLES)?;
+            Ok((text(condition, &["name"]).to_owned(), expression))
         });
-        let service = at(hook, &["clientConfig", "service"]);
         Self {
             name: text(hook, &["name"]).to_owned(),
-            service: service.map(|s| (text(s, &["namespace"]).to_owned(), text(s, &["name"]).to_owned())),
-            path: service.map(|s| text(s, &["path"]).to_owned()).unwrap_or_default(),
-            rules: rules.collect(),
-            equivalent: hook["matchPolicy"] != "Exact",
-            namespace_selector: selector("namespaceSelector"),
-            object_selector: selector("objectSelector"),
+            destination: Destination::read(&hook["clientConfig"]),
+            scope: Match::of_webhook(hook),
+            conditions: conditions.collect(),
             ignore_failure: hook["failurePolicy"] == "Ignore",
             timeout: Duration::from_secs(hook["timeoutSeconds"].as_u64().unwrap_or(10).clamp(1, 30)),
             side_effects: !matches!(text(hook, &["sideEffects"]), "None" | "NoneOnDryRun" | ""),
+            reinvoked: hook["reinvocationPolicy"] == "IfNeeded",
         }
     }
 }
 
-/// Asks one webhook. Returns the object it changed, if it did.
+/// What is wrong with a webhook configuration.
+pub fn check(configuration: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    for (index, hook) in configuration["webhooks"].as_array().into_iter().flatten().enumerate() {
+        let at = |field: &str| format!("webhooks[{index}].{field}");
+        if text(hook, &["name"]).split('.').count() < 3 {
+            let name = &hook["name"];
+            causes.push(Cause::invalid(at("name"), name, "should be a domain with at least three segments separated by dots"));
+        }
+        let seconds = hook["timeoutSeconds"].as_u64().unwrap_or(10);
+        if !(1..=30).contains(&seconds) {
+            causes.push(Cause::invalid(at("timeoutSeconds"), &json!(seconds), "the timeout value must be between 1 and 30 seconds"));
+        }
+        let client = &hook["clientConfig"];
+        if client["url"].is_string() == client["service"].is_object() {
+            causes.push(Cause::required(at("clientConfig"), "exactly one of url or service is required"));
+        }
+        let url = text(client, &["url"]);
+        if !url.is_empty() && !url.starts_with("https://") {
+            causes.push(Cause::invalid(at("clientConfig.url"), &json!(url), "'https' is the only allowed URL scheme"));
+        }
+        causes.extend(condition_faults(&hook["matchConditions"], &at("matchConditions")));
+    }
+    causes
+}
+
+/// Asks one webhook, if it wants to know. Returns the object it changed, if it did.
 pub async fn call(
     call: &Call,
     hook: &Webhook,
-    version: &str,
     operation: Operation,
     object: Option<&Value>,
     old: Option<&Value>,
 ) -> Result<Option<Value>, ApiError> {
+    let Some(version) = hook.scope.matches(call, operation, object, old) else {
+        return Ok(None);
+    };
+    let version = version.as_str();
+    let wanted = match &hook.conditions {
+        Ok(conditions) if conditions.is_empty() => Ok(true),
+        Ok(conditions) => conditions_hold(&Scene { call, operation, object, old, version }.context(), conditions),
+        Err(fault) => Err(fault.clone()),
+    };
+    match wanted {
+        Ok(true) => {}
+        Ok(false) => return Ok(None),
+        Err(_) if hook.ignore_failure => return Ok(None),
+        Err(why) => return Err(ApiError::forbidden(call.resource.subject(call.name()), &why)),
+    }
     let dry_run = call.dry_run()?;
     if dry_run && hook.side_effects {
         return Err(ApiError::bad_request(format!("admission webhook \"{}\" does not support dry run", hook.name)));
     }
     let uid = uuid::Uuid::new_v4().to_string();
     let review = review(call, &uid, version, operation, object, old, dry_run);
-    let answer = match hook.service.as_ref().and_then(|(namespace, name)| call.server.in_process(namespace, name)) {
-        Some(handler) => ask(&handler, hook, &review).await,
-        None => Err("the service it names is not served by this process".to_owned()),
-    };
-    let response = match answer {
+    let response = match hook.destination.ask(&call.server, &review, hook.timeout).await {
+        Ok(answer) if answer["response"]["uid"].as_str().is_some_and(|u| u != uid) => {
+            return Err(failed(hook, "its answer is for another request"));
+        }
         Ok(answer) => answer["response"].clone(),
         Err(why) if hook.ignore_failure => {
             tracing::warn!(webhook = hook.name, why, "webhook failed, its policy is to ignore that");
             return Ok(None);
         }
-        Err(why) => {
-            return Err(ApiError::internal(format!(
-                "failed calling webhook \"{}\": failed to call webhook: {why}",
-                hook.name
-            )));
-        }
+        Err(why) => return Err(failed(hook, &why)),
     };
     for warning in strings(response.get("warnings")) {
         call.warn(warning);
@@ -144,6 +166,10 @@ pub async fn call(
         (Some(object), Some(patch)) => patched(call, hook, version, object, patch).map(Some),
         _ => Ok(None),
     }
+}
+
+fn failed(hook: &Webhook, why: &str) -> ApiError {
+    ApiError::internal(format!("failed calling webhook \"{}\": failed to call webhook: {why}", hook.name))
 }
 
 fn patched(call: &Call, hook: &Webhook, version: &str, object: &Value, patch: &str) -> Result<Value, ApiError> {
@@ -166,7 +192,8 @@ fn in_version(call: &Call, version: &str, object: &Value) -> Value {
     object
 }
 
-fn review(
+/// The question to a webhook; expressions of policies see its request too.
+pub fn review(
     call: &Call,
     uid: &str,
     version: &str,
@@ -204,28 +231,6 @@ fn review(
         request["requestSubResource"] = call.subresource().into();
     }
     json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request})
-}
-
-async fn ask(handler: &Handler, hook: &Webhook, review: &Value) -> Result<Value, String> {
-    let path = if hook.path.is_empty() { "/" } else { &hook.path };
-    let seconds = hook.timeout.as_secs();
-    let request = Request::builder()
-        .method(Method::POST)
-        .uri(format!("{path}?timeout={seconds}s"))
-        .header(header::CONTENT_TYPE, "application/json")
-        .header(header::ACCEPT, "application/json")
-        .body(body::full(review.to_string()))
-        .map_err(|e| e.to_string())?;
-    let answer = async {
-        let response = handler(request).await;
-        let status = response.status();
-        let bytes = body::read(response.into_body()).await.map_err(|e| e.message().to_owned())?;
-        if !status.is_success() {
-            return Err(format!("it answered {status}: {}", String::from_utf8_lossy(&bytes)));
-        }
-        serde_json::from_slice(&bytes).map_err(|e| e.to_string())
-    };
-    tokio::time::timeout(hook.timeout, answer).await.map_err(|_| format!("no answer within {seconds}s"))?
 }
 
 /// The webhook's own status, with its name in front of the message.

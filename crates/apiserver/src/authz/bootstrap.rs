@@ -6,6 +6,20 @@ const READ: &[&str] = &["get", "list", "watch"];
 const WRITE: &[&str] = &["create", "delete", "deletecollection", "patch", "update"];
 const RBAC: &str = "rbac.authorization.k8s.io";
 
+const WORKLOADS: &[&str] = &[
+    "daemonsets",
+    "daemonsets/status",
+    "deployments",
+    "deployments/scale",
+    "deployments/status",
+    "replicasets",
+    "replicasets/scale",
+    "replicasets/status",
+    "statefulsets",
+    "statefulsets/scale",
+    "statefulsets/status",
+];
+
 /// Cluster roles and bindings, to be created if absent.
 pub fn policy() -> Vec<Value> {
     let discovery = rule_url(
@@ -52,6 +66,14 @@ pub fn policy() -> Vec<Value> {
                 rule(&["create"], &["authorization.k8s.io"], &["subjectaccessreviews"]),
             ],
         ),
+        role(
+            "system:service-account-issuer-discovery",
+            &[],
+            &[rule_url(
+                &["get"],
+                &["/.well-known/openid-configuration", "/.well-known/openid-configuration/", "/openid/v1/jwks", "/openid/v1/jwks/"],
+            )],
+        ),
         aggregate("admin", &["admin"], None),
         aggregate("edit", &["edit"], Some("admin")),
         aggregate("view", &["view"], Some("edit")),
@@ -63,6 +85,7 @@ pub fn policy() -> Vec<Value> {
         binding("system:basic-user", "system:authenticated"),
         binding("system:public-info-viewer", "system:authenticated"),
         binding("system:monitoring", "system:monitoring"),
+        binding("system:service-account-issuer-discovery", "system:serviceaccounts"),
     ]);
     objects
 }
@@ -93,7 +116,11 @@ fn user_facing() -> Vec<Value> {
     let others: &[(&str, &[&str])] = &[
         ("discovery.k8s.io", &["endpointslices"]),
         ("policy", &["poddisruptionbudgets", "poddisruptionbudgets/status"]),
+        ("apps", WORKLOADS),
         ("apps", &["controllerrevisions"]),
+        ("batch", &["cronjobs", "cronjobs/status", "jobs", "jobs/status"]),
+        ("autoscaling", &["horizontalpodautoscalers", "horizontalpodautoscalers/status"]),
+        ("networking.k8s.io", &["ingresses", "ingresses/status", "networkpolicies"]),
         ("events.k8s.io", &["events"]),
     ];
     let mut view = vec![rule(READ, &[""], core_readable)];
@@ -105,6 +132,10 @@ fn user_facing() -> Vec<Value> {
         rule(&["create"], &[""], &["pods/eviction", "serviceaccounts/token"]),
         rule(WRITE, &[""], core_writable),
         rule(WRITE, &["policy"], &["poddisruptionbudgets"]),
+        rule(WRITE, &["apps"], WORKLOADS),
+        rule(WRITE, &["batch"], &["cronjobs", "jobs"]),
+        rule(WRITE, &["autoscaling"], &["horizontalpodautoscalers"]),
+        rule(WRITE, &["networking.k8s.io"], &["ingresses", "networkpolicies"]),
         rule(
             &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
             &["coordination.k8s.io"],

@@ -1,15 +1,19 @@
 //! The controllers that the API implies. They work through the pipeline like any client, with identities of their own.
 
 mod api_services;
+mod budgets;
 mod client;
 mod crds;
 mod events;
 mod follow;
 mod gc;
+mod local_api_services;
 mod namespaces;
 mod quotas;
 mod roles;
+mod root_ca;
 mod service_accounts;
+mod token_secrets;
 
 use std::sync::Arc;
 
@@ -32,4 +36,8 @@ pub fn spawn(server: &Arc<Server>) {
     server.tasks.spawn(service_accounts::run(server.clone()));
     server.tasks.spawn(events::run(server.clone()));
     server.tasks.spawn(quotas::run(server.clone()));
+    server.tasks.spawn(budgets::run(server.clone()));
+    server.tasks.spawn(root_ca::run(server.clone()));
+    server.tasks.spawn(token_secrets::run(server.clone()));
+    server.tasks.spawn(local_api_services::run(server.clone()));
 }

@@ -3,6 +3,7 @@
 //! Upstream a controller accepts names and establishes the resource some time after the write. Here both happen with the
 //! write itself, so a client that creates a CRD and then an object of it never races the server.
 
+pub mod engine;
 mod rules;
 mod validation;
 
@@ -116,7 +117,10 @@ pub async fn sync(server: &Arc<Server>, name: &str) {
     let crd = entry.as_ref().and_then(|e| parse(e).ok());
     match crd.filter(established) {
         Some(crd) => match custom_resource(&crd, &mut pool) {
-            Ok(resource) => server.registry.insert(resource),
+            Ok(mut resource) => {
+                resource.schema_revision = entry.as_ref().map_or(0, |e| e.revision);
+                server.registry.insert(resource);
+            }
             Err(causes) => {
                 tracing::error!(crd = name, causes = %ferrovirt_schema::cause::summary(&causes), "stored CRD does not compile")
             }

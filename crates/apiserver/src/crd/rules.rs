@@ -9,19 +9,12 @@ use ferrovirt_schema::Cause;
 use kube_cel::{CompiledSchema, RootContext, ValidationError, Validator};
 use serde_json::{Map, Value, json};
 
+use super::engine::{MAX_COMPLEXITY, SHALLOW, complexity, roomily};
+
 const KEY: &str = "x-kubernetes-validations";
 /// Members whose schemas are those of parts of the value.
 const CHILDREN: &[&str] = &["items", "additionalProperties"];
 const BRANCHES: &[&str] = &["allOf", "anyOf", "oneOf"];
-
-/// Address space, not memory: only what is used is ever there.
-const ENGINE_STACK: usize = 256 << 20;
-/// Expressions up to this complexity are evaluated on the worker's own stack. Both numbers have room in a debug build too.
-const SHALLOW: usize = 50;
-/// Expressions beyond this complexity are refused. Rules people write have a few dozen operators.
-const MAX_COMPLEXITY: usize = 1000;
-/// A bracket costs the parser as much as this many operators.
-const BRACKET_WEIGHT: usize = 10;
 
 thread_local! {
     /// Registers a few hundred functions when it is made, and cannot be shared between threads.
@@ -113,14 +106,6 @@ fn reduce(schema: &Value) -> Option<Value> {
     Some(kept.into())
 }
 
-/// Runs the engine where its deep recursion has room. None if it panicked or there is no thread to be had.
-fn roomily<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(ENGINE_STACK).spawn_scoped(scope, work).ok()?;
-        thread.join().ok()
-    })
-}
-
 /// The complexity of the most complex expression. Expressions that could exhaust any stack are causes.
 fn most_complex(schema: &Value, path: &str, causes: &mut Vec<Cause>) -> usize {
     let join = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
@@ -145,23 +130,6 @@ fn most_complex(schema: &Value, path: &str, causes: &mut Vec<Cause>) -> usize {
         _ => {}
     }
     most
-}
-
-/// An upper bound of how deep an expression nests: deepest bracket, longest chain of one level, prefix operators.
-fn complexity(expression: &str) -> usize {
-    let (mut depth, mut deepest, mut operators) = (0usize, 0usize, 0usize);
-    for byte in expression.bytes() {
-        match byte {
-            b'(' | b'[' | b'{' => {
-                depth += 1;
-                deepest = deepest.max(depth);
-            }
-            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
-            b'+' | b'-' | b'*' | b'/' | b'%' | b'!' | b'?' | b'|' | b'&' | b'<' | b'>' | b'=' | b'.' => operators += 1,
-            _ => {}
-        }
-    }
-    deepest * BRACKET_WEIGHT + operators
 }
 
 /// Rules that do not compile.

@@ -2,5 +2,6 @@
 
 pub mod body;
 pub mod negotiate;
+pub mod outbound;
 pub mod request;
 pub mod serve;

@@ -5,9 +5,10 @@ use std::sync::{Arc, LazyLock};
 use ferrovirt_schema::Definitions;
 use ferrovirt_schema::proto::ProtoTable;
 
+use super::autoscaler;
 use super::columns::Columns;
 use super::printers;
-use super::resource::{NameRule, Resource, SchemaSource, Special, Version};
+use super::resource::{NameRule, ReadDefaults, Resource, Scale, SchemaSource, Special, Version};
 
 const ALL: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 const CREATE: &[&str] = &["create"];
@@ -17,7 +18,7 @@ pub const OPENAPI: &[u8] = include_bytes!("../../data/openapi.json");
 /// Protobuf field numbers of the built-in kinds. Generated.
 const PROTO: &[u8] = include_bytes!("../../data/proto.json");
 
-/// Group, version, package of the OpenAPI definition. In the order of discovery.
+/// Group, version, package of the OpenAPI definition. In the order of discovery; the first version of a group is stored.
 const GROUPS: &[(&str, &str, &str)] = &[
     ("", "v1", "io.k8s.api.core.v1"),
     ("apiregistration.k8s.io", "v1", "io.k8s.kube-aggregator.pkg.apis.apiregistration.v1"),
@@ -33,13 +34,22 @@ const GROUPS: &[(&str, &str, &str)] = &[
     ("scheduling.k8s.io", "v1", "io.k8s.api.scheduling.v1"),
     ("coordination.k8s.io", "v1", "io.k8s.api.coordination.v1"),
     ("discovery.k8s.io", "v1", "io.k8s.api.discovery.v1"),
+    ("autoscaling", "v2", "io.k8s.api.autoscaling.v2"),
+    ("autoscaling", "v1", "io.k8s.api.autoscaling.v1"),
+    ("batch", "v1", "io.k8s.api.batch.v1"),
+    ("certificates.k8s.io", "v1", "io.k8s.api.certificates.v1"),
+    ("networking.k8s.io", "v1", "io.k8s.api.networking.v1"),
+    ("node.k8s.io", "v1", "io.k8s.api.node.v1"),
+    ("flowcontrol.apiserver.k8s.io", "v1", "io.k8s.api.flowcontrol.v1"),
+    ("resource.k8s.io", "v1", "io.k8s.api.resource.v1"),
 ];
 
 struct Row {
     group: &'static str,
     plural: &'static str,
     kind: &'static str,
-    /// `n` namespaced, `s` status, `g` generation, `c` PUT needs a resourceVersion, `p` any name, `l` label name, `r` relaxed durability.
+    /// `n` namespaced, `s` status, `g` generation, `c` PUT needs a resourceVersion, `p` any name, `l` label name, `r` relaxed durability,
+    /// `S` scale subresource.
     flags: &'static str,
     short: &'static [&'static str],
     categories: &'static [&'static str],
@@ -81,6 +91,8 @@ const RBAC: &str = "rbac.authorization.k8s.io";
 const ADMISSION: &str = "admissionregistration.k8s.io";
 const AUTHZ: &str = "authorization.k8s.io";
 const AUTHN: &str = "authentication.k8s.io";
+const NETWORKING: &str = "networking.k8s.io";
+const FLOW: &str = "flowcontrol.apiserver.k8s.io";
 
 const ROWS: &[Row] = &[
     special(with(row("", "namespaces", "Namespace", "sl", &["ns"]), &["finalize"]), Special::Namespace),
@@ -102,12 +114,42 @@ const ROWS: &[Row] = &[
     special(row("", "persistentvolumeclaims", "PersistentVolumeClaim", "ns", &["pvc"]), Special::Claim),
     row("", "resourcequotas", "ResourceQuota", "ns", &["quota"]),
     row("", "limitranges", "LimitRange", "n", &["limits"]),
+    row("", "podtemplates", "PodTemplate", "ng", &[]),
+    in_all(row("", "replicationcontrollers", "ReplicationController", "nsgS", &["rc"])),
     row("apps", "controllerrevisions", "ControllerRevision", "n", &[]),
+    in_all(row("apps", "deployments", "Deployment", "nsgS", &["deploy"])),
+    in_all(row("apps", "replicasets", "ReplicaSet", "nsgS", &["rs"])),
+    in_all(row("apps", "statefulsets", "StatefulSet", "nsgS", &["sts"])),
+    in_all(row("apps", "daemonsets", "DaemonSet", "nsg", &["ds"])),
+    in_all(row("batch", "jobs", "Job", "nsg", &[])),
+    in_all(row("batch", "cronjobs", "CronJob", "nsg", &["cj"])),
+    in_all(row("autoscaling", "horizontalpodautoscalers", "HorizontalPodAutoscaler", "ns", &["hpa"])),
+    special(
+        with(row("certificates.k8s.io", "certificatesigningrequests", "CertificateSigningRequest", "s", &["csr"]), &["approval"]),
+        Special::SigningRequest,
+    ),
+    row(NETWORKING, "ingresses", "Ingress", "nsg", &["ing"]),
+    row(NETWORKING, "ingressclasses", "IngressClass", "g", &[]),
+    row(NETWORKING, "networkpolicies", "NetworkPolicy", "ng", &["netpol"]),
+    row(NETWORKING, "servicecidrs", "ServiceCIDR", "sc", &[]),
+    row(NETWORKING, "ipaddresses", "IPAddress", "c", &["ip"]),
+    row("node.k8s.io", "runtimeclasses", "RuntimeClass", "c", &[]),
+    row(FLOW, "flowschemas", "FlowSchema", "sgc", &[]),
+    row(FLOW, "prioritylevelconfigurations", "PriorityLevelConfiguration", "sgc", &[]),
+    row("resource.k8s.io", "deviceclasses", "DeviceClass", "g", &[]),
+    row("resource.k8s.io", "resourceclaims", "ResourceClaim", "ns", &[]),
+    row("resource.k8s.io", "resourceclaimtemplates", "ResourceClaimTemplate", "n", &[]),
+    row("resource.k8s.io", "resourceslices", "ResourceSlice", "g", &[]),
     special(row("events.k8s.io", "events", "Event", "nr", &["ev"]), Special::Event),
     row("discovery.k8s.io", "endpointslices", "EndpointSlice", "ng", &[]),
     row("coordination.k8s.io", "leases", "Lease", "nr", &[]),
     special(row("scheduling.k8s.io", "priorityclasses", "PriorityClass", "g", &["pc"]), Special::PriorityClass),
     row("storage.k8s.io", "storageclasses", "StorageClass", "", &["sc"]),
+    row("storage.k8s.io", "csidrivers", "CSIDriver", "gc", &[]),
+    row("storage.k8s.io", "csinodes", "CSINode", "c", &[]),
+    row("storage.k8s.io", "csistoragecapacities", "CSIStorageCapacity", "nc", &[]),
+    row("storage.k8s.io", "volumeattachments", "VolumeAttachment", "sc", &[]),
+    row("storage.k8s.io", "volumeattributesclasses", "VolumeAttributesClass", "", &["vac"]),
     row("policy", "poddisruptionbudgets", "PodDisruptionBudget", "nsg", &["pdb"]),
     special(row(RBAC, "roles", "Role", "np", &[]), Special::Rbac),
     special(row(RBAC, "rolebindings", "RoleBinding", "np", &[]), Special::Rbac),
@@ -121,8 +163,22 @@ const ROWS: &[Row] = &[
         in_extensions(row(ADMISSION, "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", "gc", &[])),
         Special::Webhook,
     ),
-    in_extensions(row(ADMISSION, "validatingadmissionpolicies", "ValidatingAdmissionPolicy", "sgc", &[])),
-    in_extensions(row(ADMISSION, "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", "gc", &[])),
+    special(
+        in_extensions(row(ADMISSION, "validatingadmissionpolicies", "ValidatingAdmissionPolicy", "sgc", &[])),
+        Special::Policy,
+    ),
+    special(
+        in_extensions(row(ADMISSION, "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", "gc", &[])),
+        Special::Policy,
+    ),
+    special(
+        in_extensions(row(ADMISSION, "mutatingadmissionpolicies", "MutatingAdmissionPolicy", "gc", &[])),
+        Special::Policy,
+    ),
+    special(
+        in_extensions(row(ADMISSION, "mutatingadmissionpolicybindings", "MutatingAdmissionPolicyBinding", "gc", &[])),
+        Special::Policy,
+    ),
     special(
         in_extensions(row(
             "apiextensions.k8s.io",
@@ -194,6 +250,12 @@ const SELECTABLE: &[(&str, &[&str])] = &[
     ("namespaces", &["status.phase"]),
     ("nodes", &["spec.unschedulable"]),
     ("services", &["spec.clusterIP", "spec.type"]),
+    ("replicasets", &["status.replicas"]),
+    ("replicationcontrollers", &["status.replicas"]),
+    ("jobs", &["status.successful"]),
+    ("certificatesigningrequests", &["spec.signerName"]),
+    ("resourceslices", &["spec.nodeName", "spec.driver"]),
+    ("ipaddresses", &["spec.parentRef.name"]),
 ];
 
 pub fn resources() -> impl Iterator<Item = Resource> {
@@ -208,6 +270,9 @@ fn resource(row: &Row) -> Resource {
     let storage_group = if shared { "" } else { row.group };
     let storage =
         if storage_group.is_empty() { row.plural.to_owned() } else { format!("{storage_group}/{}", row.plural) };
+    // Other versions of the group that have the kind too.
+    let others = GROUPS.iter().filter(|(g, v, _)| *g == row.group && *v != version);
+    let versions = std::iter::once((version, package)).chain(others.map(|(_, v, p)| (*v, *p)));
     let mut resource = Resource {
         group: row.group.to_owned(),
         plural: row.plural.to_owned(),
@@ -218,23 +283,7 @@ fn resource(row: &Row) -> Resource {
         short_names: row.short.iter().map(|s| (*s).to_owned()).collect(),
         categories: row.categories.iter().map(|s| (*s).to_owned()).collect(),
         verbs: ALL,
-        versions: vec![Version {
-            name: version.to_owned(),
-            status: flag('s'),
-            scale: None,
-            subresources: row.subresources,
-            schema: SchemaSource::Builtin,
-            columns: Columns::Builtin(printers::columns(row.plural)),
-            definition: format!("{package}.{}", row.kind),
-            renames: if shared { EVENT_RENAMES } else { &[] },
-            deprecation: None,
-            selectable: SELECTABLE
-                .iter()
-                .filter(|(plural, _)| *plural == row.plural)
-                .flat_map(|(_, paths)| paths.iter().map(|p| (*p).to_owned()))
-                .collect(),
-            rules: None,
-        }],
+        versions: versions.map(|(version, package)| builtin_version(row, version, package)).collect(),
         storage_version: version.to_owned(),
         storage: Arc::from(storage),
         storage_group: storage_group.to_owned(),
@@ -248,12 +297,40 @@ fn resource(row: &Row) -> Resource {
             () if flag('5') => NameRule::Label1035,
             () => NameRule::Subdomain,
         },
+        schema_revision: 0,
         relaxed: flag('r'),
     };
     if resource.is_virtual() {
         resource.verbs = CREATE;
     }
     resource
+}
+
+fn builtin_version(row: &Row, version: &str, package: &str) -> Version {
+    let flag = |c: char| row.flags.contains(c);
+    Version {
+        name: version.to_owned(),
+        status: flag('s'),
+        scale: flag('S').then(|| Scale {
+            spec_replicas: ".spec.replicas".to_owned(),
+            status_replicas: ".status.replicas".to_owned(),
+            selector: Some(".spec.selector".to_owned()),
+        }),
+        subresources: row.subresources,
+        schema: SchemaSource::Builtin,
+        columns: Columns::Builtin(printers::columns(row.plural)),
+        definition: format!("{package}.{}", row.kind),
+        renames: if row.group == "events.k8s.io" { EVENT_RENAMES } else { &[] },
+        reshape: (row.group == "autoscaling" && version == "v1").then_some(autoscaler::reshape),
+        deprecation: None,
+        selectable: SELECTABLE
+            .iter()
+            .filter(|(plural, _)| *plural == row.plural)
+            .flat_map(|(_, paths)| paths.iter().map(|p| (*p).to_owned()))
+            .collect(),
+        rules: None,
+        read_defaults: ReadDefaults::None,
+    }
 }
 
 /// Where a group stands in discovery; groups not in the table follow.

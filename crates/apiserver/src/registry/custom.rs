@@ -9,7 +9,7 @@ use kube_cel::RootContext;
 use serde_json::{Value, json};
 
 use super::columns::Columns;
-use super::resource::{NameRule, Resource, Scale, SchemaSource, Special, Version};
+use super::resource::{NameRule, ReadDefaults, Resource, Scale, SchemaSource, Special, Version};
 use crate::crd::Rules;
 use crate::object::{at, strings, text};
 
@@ -34,6 +34,8 @@ pub fn custom_resource(crd: &Value, pool: &mut Pool) -> Result<Resource, Vec<Cau
             })?);
         }
     }
+    let read_defaults = read_defaults(crd);
+    versions.iter_mut().for_each(|version| version.read_defaults = read_defaults);
     let plural = name("plural");
     let or = |value: String, other: String| if value.is_empty() { other } else { value };
     Ok(Resource {
@@ -52,11 +54,33 @@ pub fn custom_resource(crd: &Value, pool: &mut Pool) -> Result<Resource, Vec<Cau
         generation: true,
         unconditional_update: false,
         name_rule: NameRule::Subdomain,
+        schema_revision: 0,
         relaxed: false,
         group,
         plural,
         kind,
     })
+}
+
+fn read_defaults(crd: &Value) -> ReadDefaults {
+    let versions = at(crd, &["spec", "versions"]).and_then(Value::as_array).into_iter().flatten();
+    let mut schemas = versions.filter(|v| v["served"] == true).map(|v| &v["schema"]["openAPIV3Schema"]);
+    let Some(first) = schemas.next() else { return ReadDefaults::None };
+    let same = schemas.clone().all(|schema| schema == first);
+    match std::iter::once(first).chain(schemas).any(has_default) {
+        false => ReadDefaults::None,
+        true if same => ReadDefaults::Older,
+        true => ReadDefaults::Any,
+    }
+}
+
+/// Whether some part of a schema has a default. A property may be called so, too; then this is only cautious.
+fn has_default(schema: &Value) -> bool {
+    match schema {
+        Value::Object(map) => map.contains_key("default") || map.values().any(has_default),
+        Value::Array(items) => items.iter().any(has_default),
+        _ => false,
+    }
 }
 
 fn prefixed(mut cause: Cause, base: &str) -> Cause {
@@ -105,6 +129,7 @@ fn custom_version(version: &Value, group: &str, kind: &str, pool: &mut Pool) -> 
         columns: Columns::Custom(columns),
         definition: definition_name_of_custom(group, &name, kind),
         renames: &[],
+        reshape: None,
         deprecation,
         selectable: version["selectableFields"]
             .as_array()
@@ -113,6 +138,7 @@ fn custom_version(version: &Value, group: &str, kind: &str, pool: &mut Pool) -> 
             .map(|f| text(f, &["jsonPath"]).trim_start_matches('.').to_owned())
             .collect(),
         rules,
+        read_defaults: ReadDefaults::None,
         name,
     })
 }

@@ -2,6 +2,7 @@
 //!
 //! Readers take a [`Snapshot`]; a CRD change replaces the snapshot as a whole.
 
+mod autoscaler;
 mod builtins;
 mod columns;
 mod custom;
@@ -14,15 +15,16 @@ use std::sync::{Arc, PoisonError, RwLock};
 pub use builtins::{OPENAPI, builtin_definitions, definition_name, proto_table};
 pub use columns::Columns;
 pub use custom::custom_resource;
-pub use resource::{NameRule, Resource, Scale, Special, Version};
+pub use resource::{Direction, NameRule, Resource, Scale, Special, Version};
 
-/// Groups of workload controllers. Asking for one of their resources gets an answer that says why there is none.
+/// Kinds that only a workload controller gives life to. They are stored, and whoever writes one is told that nothing acts
+/// on it: this is a host of virtual machines.
 const WORKLOADS: &[(&str, &[&str])] = &[
     ("apps", &["deployments", "statefulsets", "daemonsets", "replicasets"]),
     ("batch", &["jobs", "cronjobs"]),
     ("", &["replicationcontrollers"]),
     ("autoscaling", &["horizontalpodautoscalers"]),
-    ("networking.k8s.io", &["ingresses", "ingressclasses"]),
+    ("networking.k8s.io", &["ingresses", "networkpolicies"]),
 ];
 
 /// All served resources at one moment.
@@ -138,7 +140,7 @@ impl Registry {
     }
 }
 
-/// True for resources that a Kubernetes cluster has and a VM host does not.
+/// True for resources whose controllers a Kubernetes cluster has and a VM host does not.
 pub fn is_workload(group: &str, plural: &str) -> bool {
     WORKLOADS.iter().any(|(g, plurals)| *g == group && plurals.contains(&plural))
 }

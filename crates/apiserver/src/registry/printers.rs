@@ -231,8 +231,118 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                 ]
             }
         }
+        _ => workload_columns(plural),
+    }
+}
+
+fn workload_columns(plural: &str) -> &'static [Printer] {
+    match plural {
+        "deployments" | "statefulsets" => {
+            const { &[NAME, col("Ready", |o| share(o, "readyReplicas")), AGE] }
+        }
+        "replicasets" | "replicationcontrollers" => {
+            const {
+                &[
+                    NAME,
+                    int("Desired", |o| number(o, &["spec", "replicas"])),
+                    int("Current", |o| number(o, &["status", "replicas"])),
+                    int("Ready", |o| number(o, &["status", "readyReplicas"])),
+                    AGE,
+                ]
+            }
+        }
+        "daemonsets" => {
+            const {
+                &[
+                    NAME,
+                    int("Desired", |o| number(o, &["status", "desiredNumberScheduled"])),
+                    int("Ready", |o| number(o, &["status", "numberReady"])),
+                    AGE,
+                ]
+            }
+        }
+        "jobs" => {
+            const {
+                &[
+                    NAME,
+                    col("Completions", |o| {
+                        let done = at(o, &["status", "succeeded"]).and_then(Value::as_i64).unwrap_or(0);
+                        format!("{done}/{}", at(o, &["spec", "completions"]).and_then(Value::as_i64).unwrap_or(1)).into()
+                    }),
+                    AGE,
+                ]
+            }
+        }
+        "cronjobs" => {
+            const {
+                &[
+                    NAME,
+                    col("Schedule", |o| text(o, &["spec", "schedule"]).into()),
+                    col("Suspend", |o| (at(o, &["spec", "suspend"]) == Some(&Value::Bool(true))).to_string().into()),
+                    AGE,
+                ]
+            }
+        }
+        "ingressclasses" => const { &[NAME, col("Controller", |o| text(o, &["spec", "controller"]).into()), AGE] },
+        "runtimeclasses" => const { &[NAME, col("Handler", |o| text(o, &["handler"]).into()), AGE] },
+        "certificatesigningrequests" => {
+            const {
+                &[
+                    NAME,
+                    AGE,
+                    col("SignerName", |o| text(o, &["spec", "signerName"]).into()),
+                    col("Requestor", |o| text(o, &["spec", "username"]).into()),
+                    col("Condition", |o| {
+                        join(&o["status"]["conditions"], |c| c["type"].as_str().map(str::to_owned))
+                    }),
+                ]
+            }
+        }
+        "validatingadmissionpolicies" => {
+            const {
+                &[
+                    NAME,
+                    int("Validations", |o| count(&o["spec"]["validations"]).into()),
+                    col("ParamKind", |o| or_unset(text(o, &["spec", "paramKind", "kind"]))),
+                    AGE,
+                ]
+            }
+        }
+        "mutatingadmissionpolicies" => {
+            const {
+                &[
+                    NAME,
+                    int("Mutations", |o| count(&o["spec"]["mutations"]).into()),
+                    col("ParamKind", |o| or_unset(text(o, &["spec", "paramKind", "kind"]))),
+                    AGE,
+                ]
+            }
+        }
+        "validatingadmissionpolicybindings" | "mutatingadmissionpolicybindings" => {
+            const {
+                &[
+                    NAME,
+                    col("PolicyName", |o| text(o, &["spec", "policyName"]).into()),
+                    col("ParamRef", |o| or_unset(text(o, &["spec", "paramRef", "name"]))),
+                    AGE,
+                ]
+            }
+        }
         _ => const { &[NAME, AGE] },
     }
+}
+
+fn number(object: &Value, path: &[&str]) -> Value {
+    at(object, path).and_then(Value::as_i64).unwrap_or(0).into()
+}
+
+/// `1/3`: of the replicas that are wanted, those that are.
+fn share(object: &Value, key: &str) -> Value {
+    format!("{}/{}", number(object, &["status", key]), number(object, &["spec", "replicas"])).into()
+}
+
+fn or_unset(text: &str) -> Value {
+    if text.is_empty() { "<unset>".into() } else { text.into() }
 }
 
 /// `2026-01-01T00:00:00Z` as `5d`, the way kubectl prints ages.

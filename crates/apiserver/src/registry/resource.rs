@@ -34,6 +34,8 @@ pub struct Resource {
     /// PUT without a resourceVersion overwrites (most built-in kinds).
     pub unconditional_update: bool,
     pub name_rule: NameRule,
+    /// When the schemas of a custom resource last changed.
+    pub schema_revision: u64,
     /// Acknowledged before it is on disk; a power cut may lose the last second of it.
     pub relaxed: bool,
 }
@@ -51,12 +53,35 @@ pub struct Version {
     pub definition: String,
     /// Top-level fields that this version names differently than the storage version: (stored, here).
     pub renames: &'static [(&'static str, &'static str)],
+    /// How an object of this version differs from a stored one beyond names of fields.
+    pub reshape: Option<Reshape>,
     /// Sent as a warning with every request, if the version is deprecated.
     pub deprecation: Option<String>,
     /// Field paths beyond metadata.name and metadata.namespace that field selectors may use.
     pub selectable: Vec<String>,
     /// CEL rules of custom resources.
     pub rules: Option<Rules>,
+    pub read_defaults: ReadDefaults,
+}
+
+/// Which stored objects may lack defaults that a reader has to see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadDefaults {
+    /// The schema has no defaults.
+    None,
+    /// Those that were stored before the schema changed.
+    Older,
+    /// Any: other versions have other defaults.
+    Any,
+}
+
+/// Turns a stored object into a version's own form, or back.
+pub type Reshape = fn(&mut serde_json::Value, Direction);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    FromStorage,
+    ToStorage,
 }
 
 #[derive(Debug, Clone)]
@@ -91,6 +116,9 @@ pub enum Special {
     ApiService,
     /// Changes of it invalidate the webhook index.
     Webhook,
+    /// Admission policies and their bindings. Changes of one invalidate the policy index.
+    Policy,
+    SigningRequest,
     PriorityClass,
     SubjectAccessReview,
     SelfSubjectAccessReview,
@@ -149,6 +177,15 @@ impl Resource {
 }
 
 impl Version {
+    /// Whether an object that was stored at `revision` has to be given its defaults again.
+    pub fn defaults_on_read(&self, resource: &Resource, revision: u64) -> bool {
+        match self.read_defaults {
+            ReadDefaults::None => false,
+            ReadDefaults::Older => revision < resource.schema_revision,
+            ReadDefaults::Any => true,
+        }
+    }
+
     pub fn has_subresource(&self, name: &str) -> bool {
         match name {
             "status" => self.status,

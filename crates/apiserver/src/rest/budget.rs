@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::Call;
 use crate::object::{at, name, text};
 use crate::status::ApiError;
-use crate::storage::{Entry, parse};
+use crate::storage::{Entry, Store, parse};
 
 const STORAGE: &str = "policy/poddisruptionbudgets";
 
@@ -35,8 +35,29 @@ pub fn check(call: &Call, pod: &Entry) -> Result<(), ApiError> {
             ));
         }
     };
-    let Some(selector) = selector(budget) else { return Ok(()) };
-    let mut pods = call.server.store.list("pods", Some(namespace)).items;
+    let Count { healthy, desired, .. } = count(&call.server.store, namespace, budget);
+    let lenient = text(budget, &["spec", "unhealthyPodEvictionPolicy"]) == "AlwaysAllow";
+    let allowed = match ready(&object) {
+        true => healthy > desired,
+        // One that is not ready takes nothing away, as long as the others are enough.
+        false => lenient || (healthy >= desired && desired > 0),
+    };
+    if allowed { Ok(()) } else { Err(refusal(budget, desired, healthy)) }
+}
+
+/// The pods of a budget: all that have not ended, those that are healthy, and how many have to be.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Count {
+    pub expected: usize,
+    pub healthy: usize,
+    pub desired: usize,
+}
+
+pub fn count(store: &Store, namespace: &str, budget: &Value) -> Count {
+    let Ok(selector) = LabelSelector::from_json(&budget["spec"]["selector"]) else {
+        return Count::default();
+    };
+    let mut pods = store.list("pods", Some(namespace)).items;
     pods.retain(|p| selector.matches(p.meta.labels()));
     let pods: Vec<(bool, Value)> = pods.iter().filter_map(|p| Some((p.meta.deleting, parse(p).ok()?))).collect();
     let counted = pods.iter().filter(|(_, p)| !matches!(text(p, &["status", "phase"]), "Succeeded" | "Failed"));
@@ -47,13 +68,7 @@ pub fn check(call: &Call, pod: &Entry) -> Result<(), ApiError> {
         (_, Some(max)) if !max.is_null() => expected.saturating_sub(scaled(max, expected)),
         _ => expected.saturating_sub(1),
     };
-    let lenient = text(budget, &["spec", "unhealthyPodEvictionPolicy"]) == "AlwaysAllow";
-    let allowed = match ready(&object) {
-        true => healthy > desired,
-        // One that is not ready takes nothing away, as long as the others are enough.
-        false => lenient || (healthy >= desired && desired > 0),
-    };
-    if allowed { Ok(()) } else { Err(refusal(budget, desired, healthy)) }
+    Count { expected, healthy, desired }
 }
 
 fn ready(pod: &Value) -> bool {

@@ -22,7 +22,11 @@ pub fn validate(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), 
     let resource: &Resource = &call.resource;
     let name = crate::object::name(object);
     let mut causes = metadata::validate(resource, object, old);
-    let from_schema = structural::validate(&call.version().schema(), object);
+    let schema = call.version().schema();
+    let from_schema = match old {
+        Some(old) if resource.custom => structural::validate_update(&schema, object, old),
+        _ => structural::validate(&schema, object),
+    };
     if !resource.custom {
         // A wrong type does not get past decoding upstream, which is a 400 and not a 422.
         if let Some(cause) = from_schema.iter().find(|c| c.kind == CauseKind::FieldValueTypeInvalid) {
@@ -48,7 +52,7 @@ fn refuse(call: &Call, name: &str, causes: &[Cause]) -> Result<(), ApiError> {
 
 /// The stored form of an object that is in the request's version.
 pub fn encode(call: &Call, object: &Value) -> Result<Encoded, ApiError> {
-    if call.version().renames.is_empty() {
+    if call.version().renames.is_empty() && call.version().reshape.is_none() {
         return storage::encode(object, &call.resource.storage_api_version());
     }
     let mut stored = object.clone();

@@ -33,6 +33,7 @@ pub async fn create_object(call: &Call, mut object: Value) -> Result<Bytes, ApiE
     admission::kind_lifecycle(call)?;
     admission::namespace_lifecycle(call, &object)?;
     admission::limits::fill(call, &mut object);
+    admission::pods::fill(call, &mut object)?;
     admission::mutate(call, Operation::Create, &mut object, None).await?;
     let base = text(&object, &["metadata", "generateName"]).to_owned();
     let generated = text(&object, &["metadata", "name"]).is_empty() && !base.is_empty();

@@ -115,14 +115,6 @@ pub fn message_name(api_version: &str, kind: &str) -> Option<String> {
         return Some(format!("k8s.io.apimachinery.pkg.apis.meta.v1.{kind}"));
     }
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-    if group == "autoscaling" {
-        return Some(format!("k8s.io.api.autoscaling.{version}.{kind}"));
-    }
-    let kind = match (group, kind) {
-        ("", "Binding" | "BindingList") => kind,
-        ("policy", "Eviction") => kind,
-        _ => kind,
-    };
     let definition = registry::definition_name(group, version, kind)?;
     Some(definition.replacen("io.k8s.", "k8s.io.", 1).replace('-', "_"))
 }

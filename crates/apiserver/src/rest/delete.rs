@@ -88,8 +88,7 @@ pub async fn delete_collection(call: &Call, bytes: Bytes) -> Result<Response<Bod
 
 /// One attempt. None: somebody changed the object meanwhile.
 async fn delete_one(call: &Call, entry: &Entry, options: &Options) -> Result<Option<Deleted>, ApiError> {
-    let mut old = storage::parse(entry)?;
-    respond::convert(&call.resource, call.version(), &mut old);
+    let old = respond::entry_value(&call.resource, call.version(), entry)?;
     options.check(call, &old)?;
     admission::protect_namespaces(call)?;
     admission::validate(call, Operation::Delete, None, Some(&old)).await?;

@@ -15,7 +15,7 @@ type Committed = Result<Arc<Entry>, CommitError<ObjectMeta>>;
 /// Writes to the store and applies what follows from it.
 pub async fn commit(call: &Call, write: Write<ObjectMeta>) -> Committed {
     let special = call.resource.special;
-    if !matches!(special, Special::Rbac | Special::Webhook | Special::ApiService | Special::Crd) {
+    if !matches!(special, Special::Rbac | Special::Webhook | Special::Policy | Special::ApiService | Special::Crd) {
         let committed = call.server.store.commit(write).await;
         if let Ok(entry) = &committed {
             call.server.quotas.touch(&call.server, entry);
@@ -37,6 +37,7 @@ async fn apply(server: &Arc<Server>, special: Special, entry: &Entry) {
     match special {
         Special::Rbac => server.rbac.invalidate(),
         Special::Webhook => server.webhooks.invalidate(),
+        Special::Policy => server.policies.invalidate(),
         Special::ApiService => server.aggregation.invalidate(),
         Special::Crd => crd::sync(server, &entry.key.name).await,
         _ => {}

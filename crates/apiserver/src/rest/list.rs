@@ -106,7 +106,7 @@ pub fn list(call: &Call) -> Result<Response<Body>, ApiError> {
     let objects = || -> Result<Vec<Value>, ApiError> {
         page.entries
             .iter()
-            .map(|e| respond::in_version(&call.resource, call.version(), &e.bytes).and_then(|b| respond::parse(&b)))
+            .map(|e| respond::entry(&call.resource, call.version(), e).and_then(|b| respond::parse(&b)))
             .collect()
     };
     let bytes: Bytes = match call.accept.shape {
@@ -137,7 +137,7 @@ fn concatenated(call: &Call, meta: &Value, entries: &[Arc<Entry>]) -> Result<Byt
         if index > 0 {
             bytes.put_u8(b',');
         }
-        bytes.put_slice(&respond::in_version(&call.resource, call.version(), &entry.bytes)?);
+        bytes.put_slice(&respond::entry(&call.resource, call.version(), entry)?);
     }
     bytes.put_slice(b"]}");
     debug_assert!(call.accept.encoding != Encoding::Protobuf || !call.resource.custom);

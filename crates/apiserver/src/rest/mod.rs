@@ -8,6 +8,7 @@
 
 mod apply;
 mod budget;
+mod checks;
 mod commit;
 mod create;
 mod decode;
@@ -27,7 +28,9 @@ mod strategy;
 mod token;
 mod update;
 mod watch;
+mod workloads;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -42,10 +45,11 @@ use crate::registry::{Resource, Version};
 use crate::server::Server;
 use crate::status::ApiError;
 
+pub use budget::count as budget_count;
 pub use list::Snapshots;
-pub use metadata::name_fault;
+pub use metadata::{generate_name, name_fault};
 pub use respond::convert;
-pub use services::API_ADDRESS;
+pub use services::{API_ADDRESS, network as service_network};
 
 /// Warnings of one answer: their number, their bytes together, and the characters of each when there are too many bytes.
 const MAX_WARNINGS: usize = 200;
@@ -65,7 +69,13 @@ pub struct Call {
     /// Ends long answers (watches).
     pub stop: CancellationToken,
     pub warnings: Mutex<Vec<String>>,
+    /// What admission wants the audit log to say.
+    pub annotations: Mutex<Annotations>,
 }
+
+/// Annotations of a request's audit event. Travels with the response.
+#[derive(Debug, Clone, Default)]
+pub struct Annotations(pub BTreeMap<String, String>);
 
 impl Call {
     /// The requested version. Routing made sure that it exists.
@@ -108,6 +118,12 @@ impl Call {
         }
     }
 
+    /// Adds to the audit event of this request.
+    pub fn annotate(&self, key: &str, value: &str) {
+        let mut annotations = self.annotations.lock().unwrap_or_else(PoisonError::into_inner);
+        annotations.0.insert(key.to_owned(), value.to_owned());
+    }
+
     /// The same request, about one object of a collection.
     fn named(&self, key: &ferrovirt_store::Key) -> Self {
         let mut target = self.target.clone();
@@ -135,6 +151,7 @@ impl Call {
             accept: self.accept,
             stop: self.stop.clone(),
             warnings: Mutex::default(),
+            annotations: Mutex::default(),
         }
     }
 
@@ -152,6 +169,10 @@ pub async fn handle(call: Call, request_body: Body) -> Response<Body> {
     let mut response = result.unwrap_or_else(|error| body::error(&error));
     let warnings = std::mem::take(&mut *call.warnings.lock().unwrap_or_else(PoisonError::into_inner));
     add_warnings(response.headers_mut(), &warnings);
+    let annotations = std::mem::take(&mut *call.annotations.lock().unwrap_or_else(PoisonError::into_inner));
+    if !annotations.0.is_empty() {
+        response.extensions_mut().insert(annotations);
+    }
     response
 }
 
@@ -182,12 +203,12 @@ async fn dispatch(call: &Call, request_body: Body) -> Result<Response<Body>, Api
         return reviews::create(call, body::read(request_body).await?).await;
     }
     match (call.subresource(), call.verb) {
-        ("" | "status", "get") => get::get(call),
+        ("" | "status" | "approval", "get") => get::get(call),
         ("", "list") => list::list(call),
         ("", "watch") => watch::watch(call),
         ("", "create") if call.target.name.is_none() => create::create(call, body::read(request_body).await?).await,
-        ("" | "status" | "finalize", "update") => update::update(call, body::read(request_body).await?).await,
-        ("" | "status", "patch") => patch::patch(call, body::read(request_body).await?).await,
+        ("" | "status" | "finalize" | "approval", "update") => update::update(call, body::read(request_body).await?).await,
+        ("" | "status" | "approval", "patch") => patch::patch(call, body::read(request_body).await?).await,
         ("", "delete") => delete::delete(call, body::read(request_body).await?).await,
         ("", "deletecollection") => delete::delete_collection(call, body::read(request_body).await?).await,
         ("scale", "get") => scale::get(call),

@@ -1,7 +1,7 @@
 //! From stored bytes to the form the client asked for.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use ferrovirt_schema::proto;
+use ferrovirt_schema::{proto, structural};
 use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 
@@ -9,8 +9,9 @@ use super::Call;
 use super::decode::message_name;
 use crate::http::body::{self, Body};
 use crate::http::negotiate::{Encoding, PROTOBUF, Shape};
-use crate::registry::{self, Resource, Version};
+use crate::registry::{self, Direction, Resource, Version};
 use crate::status::ApiError;
+use crate::storage::Entry;
 
 const PREFIX: &[u8] = b"{\"apiVersion\":\"";
 
@@ -18,12 +19,18 @@ const PREFIX: &[u8] = b"{\"apiVersion\":\"";
 pub fn convert(resource: &Resource, version: &Version, object: &mut Value) {
     object["apiVersion"] = resource.api_version(&version.name).into();
     rename(object, version.renames.iter().map(|(stored, here)| (*stored, *here)));
+    if let Some(reshape) = version.reshape {
+        reshape(object, Direction::FromStorage);
+    }
 }
 
 /// The inverse of [`convert`]: into the version that is stored.
 pub fn convert_to_storage(resource: &Resource, version: &Version, object: &mut Value) {
     object["apiVersion"] = resource.storage_api_version().into();
     rename(object, version.renames.iter().map(|(stored, here)| (*here, *stored)));
+    if let Some(reshape) = version.reshape {
+        reshape(object, Direction::ToStorage);
+    }
 }
 
 fn rename<'a>(object: &mut Value, pairs: impl Iterator<Item = (&'a str, &'a str)>) {
@@ -46,7 +53,7 @@ pub fn in_version(resource: &Resource, version: &Version, stored: &Bytes) -> Res
     if &rest[..end] == wanted.as_bytes() {
         return Ok(stored.clone());
     }
-    if version.renames.is_empty() {
+    if version.renames.is_empty() && version.reshape.is_none() {
         let mut bytes = BytesMut::with_capacity(stored.len() + wanted.len());
         bytes.put_slice(PREFIX);
         bytes.put_slice(wanted.as_bytes());
@@ -56,6 +63,27 @@ pub fn in_version(resource: &Resource, version: &Version, stored: &Bytes) -> Res
     let mut value = parse(stored)?;
     convert(resource, version, &mut value);
     Ok(value.to_string().into())
+}
+
+/// A stored entry as its readers see it: in the requested version, with the defaults it has by now.
+pub fn entry(resource: &Resource, version: &Version, entry: &Entry) -> Result<Bytes, ApiError> {
+    let bytes = in_version(resource, version, &entry.bytes)?;
+    if !version.defaults_on_read(resource, entry.revision) {
+        return Ok(bytes);
+    }
+    let mut value = parse(&bytes)?;
+    structural::default(&version.schema(), &mut value);
+    Ok(value.to_string().into())
+}
+
+/// As [`entry`], parsed.
+pub fn entry_value(resource: &Resource, version: &Version, entry: &Entry) -> Result<Value, ApiError> {
+    let mut value = crate::storage::parse(entry)?;
+    convert(resource, version, &mut value);
+    if version.defaults_on_read(resource, entry.revision) {
+        structural::default(&version.schema(), &mut value);
+    }
+    Ok(value)
 }
 
 pub fn parse(bytes: &[u8]) -> Result<Value, ApiError> {

@@ -74,10 +74,33 @@ fn to_scale(paths: &Scale, object: &Value) -> Value {
         "spec": {"replicas": lookup(object, &paths.spec_replicas).and_then(Value::as_i64).unwrap_or(0)},
         "status": {"replicas": lookup(object, &paths.status_replicas).and_then(Value::as_i64).unwrap_or(0)},
     });
-    if let Some(selector) = paths.selector.as_ref().and_then(|p| lookup(object, p)).and_then(Value::as_str) {
+    if let Some(selector) = paths.selector.as_ref().and_then(|p| lookup(object, p)).map(selector_text) {
         scale["status"]["selector"] = selector.into();
     }
     scale
+}
+
+/// A selector as text. Built-in kinds have a label selector, or a plain map; custom ones have text already.
+fn selector_text(selector: &Value) -> String {
+    if let Some(text) = selector.as_str() {
+        return text.to_owned();
+    }
+    let pair = |(key, value): (&String, &Value)| format!("{key}={}", value.as_str().unwrap_or_default());
+    let map = |value: &Value| value.as_object().into_iter().flatten().map(pair).collect::<Vec<_>>();
+    if selector.get("matchLabels").is_none() && selector.get("matchExpressions").is_none() {
+        return map(selector).join(",");
+    }
+    let mut terms = map(&selector["matchLabels"]);
+    for term in selector["matchExpressions"].as_array().into_iter().flatten() {
+        let (key, values) = (text(term, &["key"]), crate::object::strings(term.get("values")).join(","));
+        terms.push(match text(term, &["operator"]) {
+            "In" => format!("{key} in ({values})"),
+            "NotIn" => format!("{key} notin ({values})"),
+            "Exists" => key.to_owned(),
+            _ => format!("!{key}"),
+        });
+    }
+    terms.join(",")
 }
 
 fn lookup<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {

@@ -158,7 +158,7 @@ fn address(picker: &mut Picker, call: &Call, old: Option<&Value>, service: &mut 
             let parsed: Ipv4Addr = given.parse().map_err(|_| refuse("must be a valid IPv4 address".into()))?;
             let inside = (u32::from(parsed) ^ u32::from(NETWORK)) >> (32 - NETWORK_BITS) == 0;
             if !inside {
-                let range = format!("{NETWORK}/{NETWORK_BITS}");
+                let range = network();
                 return Err(refuse(format!(
                     "failed to allocate IP {given}: the provided IP is not in the valid range ({range})"
                 )));
@@ -198,6 +198,11 @@ fn node_ports(picker: &mut Picker, call: &Call, wanted: bool, service: &mut Valu
         }
     }
     Ok(())
+}
+
+/// The range of service addresses, such as `10.0.0.0/16`.
+pub fn network() -> String {
+    format!("{NETWORK}/{NETWORK_BITS}")
 }
 
 /// Chooses free numbers for one service.

@@ -41,11 +41,17 @@ pub async fn prepare_create(call: &Call, object: &mut Value) -> Result<(), ApiEr
         Special::Crd => crd::prepare(call, object, None)?,
         Special::Rbac => authz::check_escalation(call, object, None)?,
         Special::ApiService => call.server.aggregation.set_condition(&call.server, object),
-        // Whoever writes a policy relies on it; silence would be a lie.
-        _ if call.resource.kind.starts_with("ValidatingAdmissionPolicy") && !call.resource.custom => {
-            call.warn("this server stores validating admission policies and does not evaluate them");
+        Special::SigningRequest => {
+            let user = call.user.to_json();
+            let spec = field_map(object, "spec");
+            for key in ["username", "uid", "groups", "extra"] {
+                match user.get(key) {
+                    Some(value) => spec.insert(key.to_owned(), value.clone()),
+                    None => spec.remove(key),
+                };
+            }
         }
-        _ => {}
+        _ => super::workloads::warn(call),
     }
     Ok(())
 }
@@ -68,6 +74,7 @@ pub async fn prepare_update(call: &Call, old: &Value, new: &mut Value) -> Result
         Special::ApiService if call.subresource().is_empty() => {
             call.server.aggregation.set_condition(&call.server, new)
         }
+        Special::None if call.subresource().is_empty() => super::workloads::warn(call),
         _ => {}
     }
     Ok(())
@@ -79,6 +86,8 @@ pub fn validate(call: &Call, object: &Value, old: Option<&Value>) -> Vec<Cause> 
     match call.resource.special {
         Special::Crd => causes.extend(crd::validate(object, old)),
         Special::Service => causes.extend(services::validate(object, old)),
+        Special::Webhook => causes.extend(crate::admission::check_webhooks(object)),
+        Special::Policy => causes.extend(crate::admission::policy::check(object)),
         Special::Rbac => {
             if let Some(old) = old
                 && old.get("roleRef") != object.get("roleRef")
@@ -97,6 +106,10 @@ pub fn validate(call: &Call, object: &Value, old: Option<&Value>) -> Vec<Cause> 
             }
         }
         _ => {}
+    }
+    if !call.resource.custom {
+        causes.extend(super::checks::validate(&call.resource, object, old));
+        causes.extend(super::workloads::validate(&call.resource, object, old));
     }
     let immutable = |kind: &Value| kind["immutable"] == true;
     if let Some(old) = old.filter(|o| immutable(o)) {
@@ -125,7 +138,9 @@ pub fn defaults(resource: &Resource, object: &mut Value) {
     match resource.special {
         Special::Pod => {
             if let Some(spec) = object.get_mut("spec") {
-                pod_defaults(spec);
+                default(spec, "serviceAccountName", "default");
+                default(spec, "enableServiceLinks", true);
+                pod_spec_defaults(spec);
             }
         }
         Special::Service => {
@@ -149,12 +164,70 @@ pub fn defaults(resource: &Resource, object: &mut Value) {
                 default(subject, "apiGroup", RBAC);
             }
         }
-        _ if resource.kind == "LimitRange" && !resource.custom => crate::admission::limits::defaults(object),
-        _ if resource.kind == "StorageClass" && !resource.custom => {
+        Special::Policy => crate::admission::policy::defaults(object),
+        _ if resource.custom => {}
+        _ => {
+            plain_defaults(resource, object);
+            super::workloads::defaults(resource, object);
+        }
+    }
+}
+
+/// Defaults of kinds that are otherwise like any other.
+fn plain_defaults(resource: &Resource, object: &mut Value) {
+    match resource.kind.as_str() {
+        "LimitRange" => crate::admission::limits::defaults(object),
+        "StorageClass" => {
             default(object, "reclaimPolicy", "Delete");
             default(object, "volumeBindingMode", "Immediate");
         }
+        "CSIDriver" => {
+            for (key, value) in [
+                ("attachRequired", json!(true)),
+                ("podInfoOnMount", json!(false)),
+                ("storageCapacity", json!(false)),
+                ("requiresRepublish", json!(false)),
+                ("seLinuxMount", json!(false)),
+                ("fsGroupPolicy", json!("ReadWriteOnceWithFSType")),
+                ("volumeLifecycleModes", json!(["Persistent"])),
+            ] {
+                default_in(object, "spec", key, value);
+            }
+        }
+        "NetworkPolicy" => {
+            let egress = at(object, &["spec", "egress"]).and_then(Value::as_array).is_some_and(|e| !e.is_empty());
+            let types = if egress { json!(["Ingress", "Egress"]) } else { json!(["Ingress"]) };
+            default_in(object, "spec", "policyTypes", types);
+        }
+        "FlowSchema" => default_in(object, "spec", "matchingPrecedence", 1000),
+        "PriorityLevelConfiguration" => priority_level_defaults(object),
+        "EndpointSlice" => {
+            for port in items_mut(object, "ports") {
+                default(port, "name", "");
+                default(port, "protocol", "TCP");
+            }
+        }
+        "Endpoints" => {
+            for subset in items_mut(object, "subsets") {
+                items_mut(subset, "ports").for_each(|port| default(port, "protocol", "TCP"));
+            }
+        }
         _ => {}
+    }
+}
+
+fn priority_level_defaults(object: &mut Value) {
+    let Some(spec) = object.get_mut("spec") else { return };
+    default_in(spec, "exempt", "nominalConcurrencyShares", 0);
+    default_in(spec, "exempt", "lendablePercent", 0);
+    if let Some(limited) = spec.get_mut("limited") {
+        default(limited, "nominalConcurrencyShares", 30);
+        default(limited, "lendablePercent", 0);
+        if let Some(response) = limited.get_mut("limitResponse") {
+            for (key, value) in [("queues", 64), ("handSize", 8), ("queueLengthLimit", 50)] {
+                default_in(response, "queuing", key, value);
+            }
+        }
     }
 }
 
@@ -208,20 +281,21 @@ fn qos_class(pod: &Value) -> &'static str {
     }
 }
 
-fn pod_defaults(spec: &mut Value) {
+/// Defaults of a pod's spec, also in a template.
+pub fn pod_spec_defaults(spec: &mut Value) {
     for (key, value) in [
         ("restartPolicy", json!("Always")),
         ("dnsPolicy", json!("ClusterFirst")),
         ("schedulerName", json!("default-scheduler")),
         ("terminationGracePeriodSeconds", json!(30)),
         ("securityContext", json!({})),
-        ("enableServiceLinks", json!(true)),
-        ("serviceAccountName", json!("default")),
     ] {
         default(spec, key, value);
     }
     let account = text(spec, &["serviceAccountName"]).to_owned();
-    default(spec, "serviceAccount", account);
+    if !account.is_empty() {
+        default(spec, "serviceAccount", account);
+    }
     for list in ["containers", "initContainers"] {
         items_mut(spec, list).for_each(container_defaults);
     }

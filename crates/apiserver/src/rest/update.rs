@@ -48,8 +48,7 @@ pub async fn modify(
     let attempts = if retry { MAX_ATTEMPTS } else { 1 };
     for _ in 0..attempts {
         let entry = call.server.store.get(&call.resource.storage, &key).ok_or_else(|| call.not_found())?;
-        let mut old = storage::parse(&entry)?;
-        respond::convert(&call.resource, call.version(), &mut old);
+        let old = respond::entry_value(&call.resource, call.version(), &entry)?;
         let new = change(&old)?;
         match apply(call, &entry, &old, new).await? {
             Outcome::Done(bytes) => return Ok(bytes),
@@ -68,8 +67,7 @@ pub async fn modify_internal(
     let dry_run = call.dry_run()?;
     for _ in 0..MAX_ATTEMPTS {
         let entry = call.server.store.get(&call.resource.storage, &key).ok_or_else(|| call.not_found())?;
-        let mut old = storage::parse(&entry)?;
-        respond::convert(&call.resource, call.version(), &mut old);
+        let old = respond::entry_value(&call.resource, call.version(), &entry)?;
         let new = change(&old)?;
         match commit::replace(call, &entry, &new, dry_run).await? {
             Outcome::Done(bytes) => return Ok(bytes),
@@ -140,6 +138,14 @@ fn split(call: &Call, old: &Value, new: &mut Value) {
                 // Built-in kinds take labels and annotations on this endpoint too.
                 set(&mut result, "metadata", new.get("metadata"));
             }
+            *new = result;
+        }
+        // Who may decide on a request may not answer it, and the other way round.
+        "approval" => {
+            let conditions = at(new, &["status", "conditions"]).cloned();
+            let mut result = old.clone();
+            object::field_map(&mut result, "status");
+            set(&mut result["status"], "conditions", conditions.as_ref());
             *new = result;
         }
         "finalize" => {

@@ -222,7 +222,7 @@ impl Encoder {
     }
 
     fn entry(&mut self, name: &str, entry: &Entry) -> Bytes {
-        let bytes = match respond::in_version(&self.call.resource, self.call.version(), &entry.bytes) {
+        let bytes = match respond::entry(&self.call.resource, self.call.version(), entry) {
             Ok(bytes) => bytes,
             Err(error) => return self.event("ERROR", &error.body),
         };

@@ -122,13 +122,3 @@ async fn api_services_lead_to_handlers() {
     while watch.next().await.unwrap()["object"]["status"]["conditions"][0]["status"] != "True" {}
 }
 
-/// A policy that is not enforced must not look as if it were.
-#[tokio::test]
-async fn policies_come_with_a_warning() {
-    let server = Server::start().await;
-    let policy = json!({"metadata": {"name": "p"}, "spec": {"validations": [{"expression": "false"}]}});
-    let path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
-    let answer = server.admin().post(path, &policy).await;
-    assert!(answer.warnings.iter().any(|w| w.contains("does not evaluate them")), "{:?}", answer.warnings);
-    answer.expect(201);
-}

@@ -89,7 +89,7 @@ async fn kubectl_works_with_built_in_kinds() {
     }
     let refused = [
         ("get configmap made -n default", "", "Error from server (NotFound): configmaps \"made\" not found"),
-        ("get deployments", "", "the server doesn't have a resource type \"deployments\""),
+        ("get nonsense", "", "the server doesn't have a resource type \"nonsense\""),
         (
             "apply -f -",
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: bad}\ndatas: {a: b}\n",

@@ -143,7 +143,7 @@ async fn kubectl_works_all_day() {
     k.run("apply -f -", before).await;
     let (same, output) = k.try_run("diff -f -", &before.replace("'1'", "'2'")).await;
     assert!(!same && output.contains("-  a: \"1\"") && output.contains("+  a: \"2\""), "{output}");
-    let (made, output) = k.try_run("create deployment d --image=i", "").await;
-    assert!(!made && output.contains("could not find the requested resource"), "{output}");
+    let output = k.run("create deployment d --image=i", "").await;
+    assert!(output.contains("Warning: this host runs virtual machines, not workload controllers"), "{output}");
     k.stop().await;
 }

@@ -40,6 +40,8 @@ async fn the_spec_of_a_pod_is_fixed() {
     wrong["spec"]["containers"] = json!([{"name": "c", "image": "i"}, {"name": "c", "image": "i"}]);
     admin.post(PODS, &wrong).await.expect(422);
     let mut first = pod("p");
+    // Otherwise the patches below would take a mount away.
+    first["spec"]["automountServiceAccountToken"] = false.into();
     first["spec"]["tolerations"] = json!([{"key": "a", "operator": "Exists"}]);
     admin.post(PODS, &first).await.expect(201);
     let item = format!("{PODS}/p");

@@ -66,8 +66,8 @@ async fn wrong_requests_are_refused_in_upstream_words() {
         (
             "/apis/apps/v1/namespaces/default/deployments",
             configmap("a"),
-            404,
-            "runs virtual machines, not workload controllers",
+            400,
+            "cannot be handled as a Deployment",
         ),
         ("/apis/nope/v1/things", configmap("a"), 404, "could not find the requested resource"),
     ];

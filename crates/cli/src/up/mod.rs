@@ -18,6 +18,7 @@ use std::{
     fs::{self, File},
     net::{IpAddr, SocketAddr},
     os::unix::process::CommandExt,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{
         Arc,
@@ -28,7 +29,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use ferrovirt_apiserver::{ApiServer, TlsConfig, User};
+use ferrovirt_apiserver::{ApiServer, StaticTokens, TlsConfig, User};
 use ferrovirt_controller::Part;
 use kube::Client;
 use tokio::sync::{mpsc, watch};
@@ -56,6 +57,12 @@ pub struct UpArgs {
     /// Name of this machine's node [default: the host name]
     #[arg(long)]
     node_name: Option<String>,
+    /// Append every API request to this file, as audit.k8s.io/v1 events
+    #[arg(long, value_name = "FILE")]
+    audit_log: Option<PathBuf>,
+    /// Bearer tokens for users, one a line: token,user,uid,"group1,group2"
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     #[arg(long, value_enum, default_value = "text")]
     log_format: logging::LogFormat,
     /// A file that says which registries have mirrors or are insecure
@@ -125,6 +132,12 @@ pub fn start_in_background(paths: &Paths, arguments: &[std::ffi::OsString]) -> R
     }
 }
 
+fn static_tokens(path: Option<&Path>) -> Result<StaticTokens> {
+    let Some(path) = path else { return Ok(StaticTokens::default()) };
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the token file {}", path.display()))?;
+    StaticTokens::parse(&text).with_context(|| format!("cannot use the token file {}", path.display()))
+}
+
 pub async fn run(arguments: UpArgs) -> Result<()> {
     let started = Instant::now();
     logging::init(arguments.log_format);
@@ -158,7 +171,9 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
             .chain(ferrovirt_node_lite::storage::classes())
             .chain(uploads::objects())
             .collect(),
-        audit_log: None,
+        audit_log: arguments.audit_log.clone(),
+        root_ca_pem: Some(pki.ca_certificate().to_owned()),
+        static_tokens: static_tokens(arguments.token_file.as_deref())?,
     })
     .await
     .context("cannot start the API")?;

@@ -15,11 +15,29 @@ const NO_FIELD: &str = "<nil>";
 /// Checks a document, usually after [`super::prune`] and [`super::default`].
 pub fn validate(schema: &Schema, document: &Value) -> Vec<Cause> {
     let mut found = Vec::new();
-    check(&schema.root, document, &mut String::new(), 0, &mut found);
+    check(&schema.root, document, None, &mut String::new(), 0, &mut found);
     found
 }
 
-fn check(node: &Node, value: &Value, path: &mut String, depth: usize, found: &mut Vec<Cause>) {
+/// As [`validate`], for the successor of a stored document: what stayed as it was may go on being wrong, so that a
+/// stricter schema does not lock up what is already there.
+pub fn validate_update(schema: &Schema, document: &Value, old: &Value) -> Vec<Cause> {
+    let mut found = Vec::new();
+    check(&schema.root, document, Some(old), &mut String::new(), 0, &mut found);
+    found
+}
+
+fn check(
+    node: &Node,
+    value: &Value,
+    old: Option<&Value>,
+    path: &mut String,
+    depth: usize,
+    found: &mut Vec<Cause>,
+) {
+    if old == Some(value) {
+        return;
+    }
     let node = node.resolve();
     if depth > MAX_DEPTH {
         found.push(Cause::forbidden(path.clone(), "nested too deeply"));
@@ -49,7 +67,7 @@ fn check(node: &Node, value: &Value, path: &mut String, depth: usize, found: &mu
             for (name, child) in fields {
                 if let Some(schema) = node.member(name) {
                     push_name(path, name);
-                    check(schema, child, path, depth + 1, found);
+                    check(schema, child, old.and_then(|o| o.get(name)), path, depth + 1, found);
                     path.truncate(before);
                 }
             }
@@ -58,7 +76,7 @@ fn check(node: &Node, value: &Value, path: &mut String, depth: usize, found: &mu
             if let Some(items) = &node.items {
                 for (index, child) in list.iter().enumerate() {
                     push_index(path, index);
-                    check(items, child, path, depth + 1, found);
+                    check(items, child, old.and_then(|o| counterpart(node, o, child)), path, depth + 1, found);
                     path.truncate(before);
                 }
             }
@@ -69,6 +87,13 @@ fn check(node: &Node, value: &Value, path: &mut String, depth: usize, found: &mu
     if let Some(checks) = &node.checks {
         check_combined(checks, value, path, depth, found);
     }
+}
+
+/// The item of the old list that an item of the new one comes from. Only lists with keys tell.
+fn counterpart<'a>(node: &Node, old: &'a Value, item: &Value) -> Option<&'a Value> {
+    let ListType::Map(keys) = &node.list else { return None };
+    let same = |other: &&Value| keys.iter().all(|key| other.get(&**key) == item.get(&**key));
+    old.as_array()?.iter().find(same)
 }
 
 fn type_fits(node: &Node, value: &Value) -> bool {
@@ -148,7 +173,8 @@ fn check_value(checks: &Checks, value: &Value, path: &str, found: &mut Vec<Cause
 fn check_combined(checks: &Checks, value: &Value, path: &mut String, depth: usize, found: &mut Vec<Cause>) {
     let faults = |node: &Node, path: &mut String| {
         let mut inner = Vec::new();
-        check(node, value, path, depth + 1, &mut inner);
+        // A branch is decided by the value alone.
+        check(node, value, None, path, depth + 1, &mut inner);
         inner
     };
     // Neither field nor value are given here, as upstream does: the value may be a whole document.

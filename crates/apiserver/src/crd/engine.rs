@@ -1,0 +1,43 @@
+//! Room for the CEL engine, which recurses as deep as expressions nest.
+
+/// Address space, not memory: only what is used is ever there.
+const ENGINE_STACK: usize = 256 << 20;
+/// Expressions up to this complexity are evaluated on the worker's own stack. Both numbers have room in a debug build too.
+pub const SHALLOW: usize = 50;
+/// Expressions beyond this complexity are refused. Rules people write have a few dozen operators.
+pub const MAX_COMPLEXITY: usize = 1000;
+/// A bracket costs the parser as much as this many operators.
+const BRACKET_WEIGHT: usize = 10;
+
+/// Runs the engine where its deep recursion has room. None if it panicked or there is no thread to be had.
+pub fn roomily<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(ENGINE_STACK).spawn_scoped(scope, work).ok()?;
+        thread.join().ok()
+    })
+}
+
+/// An upper bound of how deep an expression nests: deepest bracket, longest chain of one level, prefix operators.
+pub fn complexity(expression: &str) -> usize {
+    let (mut depth, mut deepest, mut operators) = (0usize, 0usize, 0usize);
+    for byte in expression.bytes() {
+        match byte {
+            b'(' | b'[' | b'{' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            b'+' | b'-' | b'*' | b'/' | b'%' | b'!' | b'?' | b'|' | b'&' | b'<' | b'>' | b'=' | b'.' => operators += 1,
+            _ => {}
+        }
+    }
+    deepest * BRACKET_WEIGHT + operators
+}
+
+/// Refuses what could exhaust any stack.
+pub fn check_complexity(expression: &str) -> Result<(), String> {
+    if complexity(expression) > MAX_COMPLEXITY {
+        return Err("the expression is too complex for this server".to_owned());
+    }
+    Ok(())
+}

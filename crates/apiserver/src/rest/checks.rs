@@ -1,0 +1,409 @@
+//! Rules of built-in kinds beyond their published schemas. Each looks at one object and its predecessor, nothing else.
+
+use base64::Engine as _;
+use ferrovirt_schema::Cause;
+use serde_json::{Value, json};
+
+use super::metadata::name_fault;
+use crate::object::{at, text};
+use crate::registry::{NameRule, Resource};
+
+/// All data of a ConfigMap or Secret together.
+const MAX_DATA: usize = 1024 * 1024;
+/// Priorities above this belong to the system.
+const MAX_USER_PRIORITY: i64 = 1_000_000_000;
+const SYSTEM_PRIORITY_PREFIX: &str = "system-";
+
+/// Fields that never change: kind and path.
+const IMMUTABLE: &[(&str, &[&str])] = &[
+    ("StorageClass", &["provisioner"]),
+    ("StorageClass", &["parameters"]),
+    ("StorageClass", &["reclaimPolicy"]),
+    ("StorageClass", &["volumeBindingMode"]),
+    ("PriorityClass", &["value"]),
+    ("PriorityClass", &["preemptionPolicy"]),
+    ("RuntimeClass", &["handler"]),
+    ("VolumeAttributesClass", &["driverName"]),
+    ("VolumeAttributesClass", &["parameters"]),
+    ("VolumeAttachment", &["spec"]),
+    ("ControllerRevision", &["data"]),
+    ("Secret", &["type"]),
+    ("EndpointSlice", &["addressType"]),
+    ("ResourceClaim", &["spec"]),
+    ("ResourceClaimTemplate", &["spec"]),
+    ("CertificateSigningRequest", &["spec"]),
+    ("IPAddress", &["spec"]),
+    ("CSIStorageCapacity", &["nodeTopology"]),
+    ("CSIStorageCapacity", &["storageClassName"]),
+    ("IngressClass", &["spec", "controller"]),
+    ("CSIDriver", &["spec", "attachRequired"]),
+    ("CSIDriver", &["spec", "volumeLifecycleModes"]),
+];
+
+/// Fields that must say something: kind and path.
+const REQUIRED: &[(&str, &[&str])] = &[
+    ("StorageClass", &["provisioner"]),
+    ("RuntimeClass", &["handler"]),
+    ("VolumeAttributesClass", &["driverName"]),
+    ("EndpointSlice", &["addressType"]),
+    ("CSIStorageCapacity", &["storageClassName"]),
+    ("VolumeAttachment", &["spec", "attacher"]),
+    ("VolumeAttachment", &["spec", "nodeName"]),
+    ("CertificateSigningRequest", &["spec", "request"]),
+    ("CertificateSigningRequest", &["spec", "signerName"]),
+    ("FlowSchema", &["spec", "priorityLevelConfiguration", "name"]),
+    ("PriorityLevelConfiguration", &["spec", "type"]),
+    ("CronJob", &["spec", "schedule"]),
+    ("IPAddress", &["spec", "parentRef"]),
+];
+
+pub fn validate(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec<Cause> {
+    let kind = resource.kind.as_str();
+    let mut causes = Vec::new();
+    for (_, path) in REQUIRED.iter().filter(|(k, _)| *k == kind) {
+        let missing = at(object, path).is_none_or(|v| v.is_null() || v.as_str() == Some(""));
+        if missing {
+            causes.push(Cause::required(path.join("."), ""));
+        }
+    }
+    if let Some(old) = old {
+        for (_, path) in IMMUTABLE.iter().filter(|(k, _)| *k == kind) {
+            if at(object, path) != at(old, path) {
+                let value = at(object, path).cloned().unwrap_or_default();
+                causes.push(Cause::invalid(path.join("."), &value, "field is immutable"));
+            }
+        }
+    }
+    match kind {
+        "ConfigMap" => causes.extend(data(object, &["data", "binaryData"])),
+        "Secret" => {
+            causes.extend(data(object, &["data"]));
+            causes.extend(secret_type(object));
+        }
+        "PriorityClass" => causes.extend(priority_class(object)),
+        "PersistentVolumeClaim" => causes.extend(claim(object, old)),
+        "PersistentVolume" => causes.extend(volume(object, old)),
+        "LimitRange" => causes.extend(limit_range(object)),
+        "ResourceQuota" => causes.extend(quota(object)),
+        "PodDisruptionBudget" => causes.extend(budget(object)),
+        "EndpointSlice" => causes.extend(slice(object)),
+        "Endpoints" => causes.extend(endpoints(object)),
+        "RoleBinding" | "ClusterRoleBinding" => causes.extend(binding(object)),
+        "Lease" => causes.extend(lease(object)),
+        "Ingress" => causes.extend(ingress(object)),
+        _ => {}
+    }
+    causes
+}
+
+fn items<'a>(object: &'a Value, path: &[&str]) -> impl Iterator<Item = (usize, &'a Value)> {
+    at(object, path).and_then(Value::as_array).into_iter().flatten().enumerate()
+}
+
+/// Keys are file names in the volumes that show them.
+fn data(object: &Value, fields: &[&str]) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let mut size = 0;
+    for field in fields {
+        for (key, value) in object[*field].as_object().into_iter().flatten() {
+            let text = value.as_str().unwrap_or_default();
+            size += if *field == "data" && fields.len() > 1 { text.len() } else { text.len() / 4 * 3 };
+            let good = key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
+            let fault = match key.as_str() {
+                "" => Some("a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')".to_owned()),
+                "." | ".." => Some(format!("must not be '{key}'")),
+                _ if key.starts_with("..") => Some("must not start with '..'".to_owned()),
+                _ if key.len() > 253 => Some("must be no more than 253 bytes".to_owned()),
+                _ if !good => Some("a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')".to_owned()),
+                _ => None,
+            };
+            if let Some(fault) = fault {
+                causes.push(Cause::invalid(format!("{field}[{key}]"), &json!(key), fault));
+            }
+            if *field == "binaryData" && object["data"].get(key).is_some() {
+                causes.push(Cause::invalid(format!("{field}[{key}]"), &json!(key), "duplicate of key present in data"));
+            }
+        }
+    }
+    if size > MAX_DATA {
+        causes.push(Cause::too_long("", MAX_DATA as u64));
+    }
+    causes
+}
+
+fn secret_type(secret: &Value) -> Vec<Cause> {
+    let required = |keys: &[&str]| -> Vec<Cause> {
+        let missing = keys.iter().filter(|k| secret["data"].get(**k).is_none());
+        missing.map(|k| Cause::required(format!("data[{k}]"), "")).collect()
+    };
+    match text(secret, &["type"]) {
+        "kubernetes.io/tls" => required(&["tls.crt", "tls.key"]),
+        "kubernetes.io/ssh-auth" => required(&["ssh-privatekey"]),
+        "kubernetes.io/basic-auth" => {
+            let any = ["username", "password"].iter().any(|k| secret["data"].get(*k).is_some());
+            if any { Vec::new() } else { required(&["username", "password"]) }
+        }
+        kind @ ("kubernetes.io/dockerconfigjson" | "kubernetes.io/dockercfg") => {
+            let key = if kind.ends_with("json") { ".dockerconfigjson" } else { ".dockercfg" };
+            let content = text(secret, &["data", key]);
+            let decoded = base64::engine::general_purpose::STANDARD.decode(content).unwrap_or_default();
+            match secret["data"].get(key) {
+                None => required(&[key]),
+                Some(_) if serde_json::from_slice::<Value>(&decoded).is_err() => {
+                    vec![Cause::invalid(format!("data[{key}]"), &json!("<secret contents redacted>"), "invalid JSON")]
+                }
+                Some(_) => Vec::new(),
+            }
+        }
+        "kubernetes.io/service-account-token" => {
+            let account = text(secret, &["metadata", "annotations", "kubernetes.io/service-account.name"]);
+            if account.is_empty() {
+                vec![Cause::required("metadata.annotations[kubernetes.io/service-account.name]", "")]
+            } else {
+                Vec::new()
+            }
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn priority_class(class: &Value) -> Vec<Cause> {
+    let name = crate::object::name(class);
+    let value = class["value"].as_i64().unwrap_or(0);
+    let known = [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)];
+    if name.starts_with(SYSTEM_PRIORITY_PREFIX) {
+        if known.contains(&(name, value)) {
+            return Vec::new();
+        }
+        return vec![Cause::forbidden(
+            "metadata.name",
+            "priority class names with 'system-' prefix are reserved for system use only",
+        )];
+    }
+    if value > MAX_USER_PRIORITY {
+        return vec![Cause::forbidden("value", &format!("maximum allowed value of a user defined priority is {MAX_USER_PRIORITY}"))];
+    }
+    match text(class, &["preemptionPolicy"]) {
+        "" | "Never" | "PreemptLowerPriority" => Vec::new(),
+        other => vec![Cause::not_supported(
+            "preemptionPolicy",
+            &json!(other),
+            &[json!("Never"), json!("PreemptLowerPriority")],
+        )],
+    }
+}
+
+fn access_modes(object: &Value) -> Vec<Cause> {
+    let modes = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
+    let mut causes = Vec::new();
+    if items(object, &["spec", "accessModes"]).next().is_none() {
+        causes.push(Cause::required("spec.accessModes", "at least 1 access mode is required"));
+    }
+    for (_, mode) in items(object, &["spec", "accessModes"]) {
+        if !mode.as_str().is_some_and(|m| modes.contains(&m)) {
+            causes.push(Cause::not_supported("spec.accessModes", mode, &modes.map(|m| json!(m))));
+        }
+    }
+    causes
+}
+
+/// A claim keeps its spec, but for the size it asks for, its class of attributes, and the volume it is bound to.
+fn claim(claim: &Value, old: Option<&Value>) -> Vec<Cause> {
+    let mut causes = access_modes(claim);
+    let storage = ["spec", "resources", "requests", "storage"];
+    if at(claim, &storage).is_none_or(Value::is_null) {
+        causes.push(Cause::required("spec.resources[storage]", ""));
+    }
+    if let Some(old) = old {
+        let fixed = |claim: &Value| {
+            let mut spec = claim.get("spec").cloned().unwrap_or_default();
+            if let Some(map) = spec.as_object_mut() {
+                for key in ["resources", "volumeAttributesClassName"] {
+                    map.remove(key);
+                }
+                // Bound once, by the binder; and a class may be filled in later.
+                for key in ["volumeName", "storageClassName"] {
+                    if text(old, &["spec", key]).is_empty() {
+                        map.remove(key);
+                    }
+                }
+            }
+            spec
+        };
+        if fixed(claim) != fixed(old) {
+            causes.push(Cause::forbidden(
+                "spec",
+                "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims",
+            ));
+        }
+    }
+    causes
+}
+
+fn volume(volume: &Value, old: Option<&Value>) -> Vec<Cause> {
+    const SOURCES: &[&str] = &["hostPath", "local", "nfs", "iscsi", "csi", "fc", "rbd", "cephfs", "glusterfs"];
+    let mut causes = access_modes(volume);
+    if at(volume, &["spec", "capacity", "storage"]).is_none_or(Value::is_null) {
+        causes.push(Cause::required("spec.capacity", ""));
+    }
+    let Some(old) = old else {
+        return causes;
+    };
+    if SOURCES.iter().any(|source| at(volume, &["spec", source]) != at(old, &["spec", source])) {
+        causes.push(Cause::forbidden("spec.persistentvolumesource", "spec.persistentvolumesource is immutable after creation"));
+    }
+    if at(volume, &["spec", "volumeMode"]) != at(old, &["spec", "volumeMode"]) {
+        causes.push(Cause::invalid("spec.volumeMode", &volume["spec"]["volumeMode"], "field is immutable"));
+    }
+    causes
+}
+
+fn limit_range(range: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let mut seen = Vec::new();
+    for (index, limit) in items(range, &["spec", "limits"]) {
+        let kind = text(limit, &["type"]);
+        if seen.contains(&kind) {
+            causes.push(Cause::duplicate(format!("spec.limits[{index}].type"), &json!(kind)));
+        }
+        seen.push(kind);
+        let (min, max) = (crate::quota::amounts(limit.get("min")), crate::quota::amounts(limit.get("max")));
+        for (name, min) in &min {
+            if max.get(name).is_some_and(|max| min > max) {
+                let field = format!("spec.limits[{index}].min[{name}]");
+                causes.push(Cause::invalid(field, &json!(min.to_string()), "min value is greater than max value"));
+            }
+        }
+    }
+    causes
+}
+
+fn quota(quota: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    for (name, amount) in crate::quota::amounts(at(quota, &["spec", "hard"])) {
+        if amount < ferrovirt_schema::Quantity::ZERO {
+            let field = format!("spec.hard[{name}]");
+            causes.push(Cause::invalid(field, &json!(amount.to_string()), "must be greater than or equal to 0"));
+        }
+    }
+    let scopes = crate::object::strings(at(quota, &["spec", "scopes"]));
+    let clash = |a: &str, b: &str| scopes.iter().any(|s| s == a) && scopes.iter().any(|s| s == b);
+    if clash("BestEffort", "NotBestEffort") || clash("Terminating", "NotTerminating") {
+        causes.push(Cause::invalid("spec.scopes", &json!(scopes), "conflicting scopes"));
+    }
+    causes
+}
+
+fn budget(budget: &Value) -> Vec<Cause> {
+    let set = |key: &str| at(budget, &["spec", key]).is_some_and(|v| !v.is_null());
+    let mut causes = Vec::new();
+    if set("minAvailable") && set("maxUnavailable") {
+        causes.push(Cause::invalid("spec", &budget["spec"], "minAvailable and maxUnavailable cannot be both set"));
+    }
+    for key in ["minAvailable", "maxUnavailable"] {
+        let value = &budget["spec"][key];
+        let good = match value {
+            Value::Null => true,
+            Value::Number(number) => number.as_i64().is_some_and(|n| n >= 0),
+            Value::String(share) => share.strip_suffix('%').is_some_and(|n| n.parse::<u32>().is_ok_and(|n| n <= 100)),
+            _ => false,
+        };
+        if !good {
+            causes.push(Cause::invalid(format!("spec.{key}"), value, "must be a number, or a percentage up to 100%"));
+        }
+    }
+    causes
+}
+
+fn slice(slice: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let kinds = ["FQDN", "IPv4", "IPv6"];
+    let kind = text(slice, &["addressType"]);
+    if !kind.is_empty() && !kinds.contains(&kind) {
+        causes.push(Cause::not_supported("addressType", &json!(kind), &kinds.map(|k| json!(k))));
+    }
+    for (index, endpoint) in items(slice, &["endpoints"]) {
+        let addresses = items(endpoint, &["addresses"]).count();
+        if addresses == 0 {
+            causes.push(Cause::required(format!("endpoints[{index}].addresses"), "must contain at least 1 address"));
+        }
+        for (position, address) in items(endpoint, &["addresses"]) {
+            let text = address.as_str().unwrap_or_default();
+            let good = match kind {
+                "IPv4" => text.parse::<std::net::Ipv4Addr>().is_ok(),
+                "IPv6" => text.parse::<std::net::Ipv6Addr>().is_ok(),
+                _ => true,
+            };
+            if !good {
+                let field = format!("endpoints[{index}].addresses[{position}]");
+                causes.push(Cause::invalid(field, address, format!("must be a valid {kind} address")));
+            }
+        }
+    }
+    causes
+}
+
+fn endpoints(endpoints: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    for (subset_index, subset) in items(endpoints, &["subsets"]) {
+        for list in ["addresses", "notReadyAddresses"] {
+            for (index, address) in items(subset, &[list]) {
+                let ip = text(address, &["ip"]);
+                if ip.parse::<std::net::IpAddr>().is_err() {
+                    let field = format!("subsets[{subset_index}].{list}[{index}].ip");
+                    causes.push(Cause::invalid(field, &json!(ip), "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"));
+                }
+            }
+        }
+    }
+    causes
+}
+
+fn binding(binding: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    if text(binding, &["roleRef", "name"]).is_empty() {
+        causes.push(Cause::required("roleRef.name", ""));
+    }
+    let kind = text(binding, &["roleRef", "kind"]);
+    if !matches!(kind, "Role" | "ClusterRole") {
+        let kinds = [json!("ClusterRole"), json!("Role")];
+        causes.push(Cause::not_supported("roleRef.kind", &json!(kind), &kinds));
+    }
+    for (index, subject) in items(binding, &["subjects"]) {
+        if text(subject, &["name"]).is_empty() {
+            causes.push(Cause::required(format!("subjects[{index}].name"), ""));
+        }
+        let account = text(subject, &["kind"]) == "ServiceAccount";
+        if account && text(subject, &["namespace"]).is_empty() && text(binding, &["kind"]) == "ClusterRoleBinding" {
+            causes.push(Cause::required(format!("subjects[{index}].namespace"), ""));
+        }
+    }
+    causes
+}
+
+fn lease(lease: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let positive = |key: &str, least: i64| at(lease, &["spec", key]).and_then(Value::as_i64).is_some_and(|n| n < least);
+    if positive("leaseDurationSeconds", 1) {
+        causes.push(Cause::invalid("spec.leaseDurationSeconds", &lease["spec"]["leaseDurationSeconds"], "must be greater than 0"));
+    }
+    if positive("leaseTransitions", 0) {
+        causes.push(Cause::invalid("spec.leaseTransitions", &lease["spec"]["leaseTransitions"], "must be greater than or equal to 0"));
+    }
+    causes
+}
+
+fn ingress(ingress: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let backend = at(ingress, &["spec", "defaultBackend"]).is_some_and(|b| !b.is_null());
+    if !backend && items(ingress, &["spec", "rules"]).next().is_none() {
+        causes.push(Cause::invalid("spec", &json!([]), "either `defaultBackend` or `rules` must be specified"));
+    }
+    for (index, rule) in items(ingress, &["spec", "rules"]) {
+        let host = text(rule, &["host"]);
+        if !host.is_empty() && name_fault(NameRule::Subdomain, host.trim_start_matches("*.")).is_some() {
+            causes.push(Cause::invalid(format!("spec.rules[{index}].host"), &json!(host), "must be a DNS name"));
+        }
+    }
+    causes
+}
