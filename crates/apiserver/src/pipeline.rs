@@ -254,7 +254,9 @@ async fn resource(
     let (parts, request_body) = request.into_parts();
     let accept = negotiate::accept(&parts.headers, !resource.custom)?;
     if resource.is_virtual() && accept.shape != negotiate::Shape::Object {
-        return Err(ApiError::not_acceptable("application/json, application/yaml, application/vnd.kubernetes.protobuf"));
+        return Err(ApiError::not_acceptable(
+            "application/json, application/yaml, application/vnd.kubernetes.protobuf",
+        ));
     }
     let stop = parts.extensions.get::<Draining>().map_or_else(|| server.stop.clone(), |d| d.0.clone());
     let call = Call {

@@ -184,6 +184,7 @@ impl ApiServer {
         tls: TlsConfig,
         shutdown: impl Future<Output = ()>,
     ) -> io::Result<()> {
+        controllers::advertise(&self.server, listener.local_addr()?).await;
         serve::serve(self.service(), listener, tls, shutdown).await
     }
 

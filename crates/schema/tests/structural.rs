@@ -380,8 +380,7 @@ fn what_stayed_wrong_is_not_reported_again() {
         (json!({"plain": [1, 9]}), &["plain[1]"]),
     ];
     for (new, expected) in cases {
-        let fields: Vec<String> =
-            validate_update(&schema, &new, &old).into_iter().map(|c| c.field).collect();
+        let fields: Vec<String> = validate_update(&schema, &new, &old).into_iter().map(|c| c.field).collect();
         assert_eq!(fields, expected, "{new}");
     }
 }

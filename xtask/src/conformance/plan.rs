@@ -79,7 +79,8 @@ mod tests {
 
     #[test]
     fn the_first_line_that_matches_decides() {
-        let rules = Rules::parse("# about\nreason image  runs an image\n\nrun ^a good\nout image ^a\n").expect("parses");
+        let rules =
+            Rules::parse("# about\nreason image  runs an image\n\nrun ^a good\nout image ^a\n").expect("parses");
         let tests = ["a good one", "a bad one", "b", "b [Serial]"].map(str::to_owned);
         let plan = rules.plan(&tests);
         assert_eq!(plan.parallel, ["a good one", "b"]);

@@ -70,11 +70,7 @@ pub const PACKAGES: &[Package] = &[
     Package { path: "k8s.io/api/coordination/v1", listed: &["Lease"], others: &[] },
     Package { path: "k8s.io/api/discovery/v1", listed: &["EndpointSlice"], others: &[] },
     Package { path: "k8s.io/api/events/v1", listed: &["Event"], others: &[] },
-    Package {
-        path: "k8s.io/api/flowcontrol/v1",
-        listed: &["FlowSchema", "PriorityLevelConfiguration"],
-        others: &[],
-    },
+    Package { path: "k8s.io/api/flowcontrol/v1", listed: &["FlowSchema", "PriorityLevelConfiguration"], others: &[] },
     Package {
         path: "k8s.io/api/networking/v1",
         listed: &["IPAddress", "Ingress", "IngressClass", "NetworkPolicy", "ServiceCIDR"],

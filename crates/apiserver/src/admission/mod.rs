@@ -2,9 +2,9 @@
 
 pub mod limits;
 mod matching;
-pub mod privilege;
 pub mod pods;
 pub mod policy;
+pub mod privilege;
 pub mod quota;
 mod webhook;
 

@@ -97,11 +97,19 @@ pub fn check(configuration: &Value) -> Vec<Cause> {
         let at = |field: &str| format!("webhooks[{index}].{field}");
         if text(hook, &["name"]).split('.').count() < 3 {
             let name = &hook["name"];
-            causes.push(Cause::invalid(at("name"), name, "should be a domain with at least three segments separated by dots"));
+            causes.push(Cause::invalid(
+                at("name"),
+                name,
+                "should be a domain with at least three segments separated by dots",
+            ));
         }
         let seconds = hook["timeoutSeconds"].as_u64().unwrap_or(10);
         if !(1..=30).contains(&seconds) {
-            causes.push(Cause::invalid(at("timeoutSeconds"), &json!(seconds), "the timeout value must be between 1 and 30 seconds"));
+            causes.push(Cause::invalid(
+                at("timeoutSeconds"),
+                &json!(seconds),
+                "the timeout value must be between 1 and 30 seconds",
+            ));
         }
         let client = &hook["clientConfig"];
         if client["url"].is_string() == client["service"].is_object() {

@@ -71,7 +71,12 @@ pub fn policy() -> Vec<Value> {
             &[],
             &[rule_url(
                 &["get"],
-                &["/.well-known/openid-configuration", "/.well-known/openid-configuration/", "/openid/v1/jwks", "/openid/v1/jwks/"],
+                &[
+                    "/.well-known/openid-configuration",
+                    "/.well-known/openid-configuration/",
+                    "/openid/v1/jwks",
+                    "/openid/v1/jwks/",
+                ],
             )],
         ),
         aggregate("admin", &["admin"], None),

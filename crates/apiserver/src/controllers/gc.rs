@@ -116,19 +116,14 @@ impl Collector {
                 }
                 if entry.meta.deleting {
                     self.propagate(&reference, &entry);
+                    // It may hold its owners no longer.
+                    self.propagate_owners(&entry);
                 }
             }
             Seen::Removed(entry) => {
                 let reference = (storage, entry.key.clone());
                 self.set_owners(&reference, &[]);
-                // Owners that wait for their dependents may be done now.
-                for owner in entry.meta.owners() {
-                    if let Some((reference, owner)) = self.find_owner(owner, &entry.key.namespace)
-                        && owner.meta.deleting
-                    {
-                        self.propagate(&reference, &owner);
-                    }
-                }
+                self.propagate_owners(&entry);
                 let orphaned: Vec<Reference> =
                     self.dependents.get(&*entry.meta.uid).into_iter().flatten().cloned().collect();
                 for reference in orphaned {
@@ -138,6 +133,17 @@ impl Collector {
                         self.check(&reference, &dependent);
                     }
                 }
+            }
+        }
+    }
+
+    /// Owners that wait for their dependents may be done after a change of one.
+    fn propagate_owners(&self, dependent: &Entry) {
+        for owner in dependent.meta.owners() {
+            if let Some((reference, owner)) = self.find_owner(owner, &dependent.key.namespace)
+                && owner.meta.deleting
+            {
+                self.propagate(&reference, &owner);
             }
         }
     }
@@ -198,17 +204,27 @@ impl Collector {
             if !absent.is_empty() {
                 self.spawn_edit(reference, entry, Edit::DropOwners(absent));
             }
+        } else if waiting == 0 || !self.has_dependents(entry) {
+            self.spawn_delete(reference, entry, "Background");
         } else {
-            self.spawn_delete(
-                reference,
-                entry,
-                if waiting > 0 && self.has_dependents(entry) { "Foreground" } else { "Background" },
-            );
+            // Owners that own each other would wait for each other; this one lets go.
+            let circle = self.dependents_of(entry).any(|d| d.meta.deleting && has(&d, FOREGROUND));
+            if circle && entry.meta.owners().iter().any(|o| o.block_owner_deletion == Some(true)) {
+                // Its change brings it back here.
+                self.spawn_edit(reference, entry, Edit::Unblock);
+            } else {
+                self.spawn_delete(reference, entry, "Foreground");
+            }
         }
     }
 
     fn has_dependents(&self, entry: &Entry) -> bool {
         self.dependents.get(&*entry.meta.uid).is_some_and(|d| !d.is_empty())
+    }
+
+    fn dependents_of(&self, entry: &Entry) -> impl Iterator<Item = Arc<Entry>> {
+        let references = self.dependents.get(&*entry.meta.uid).into_iter().flatten();
+        references.filter_map(|(storage, key)| self.server.store.get(storage, key))
     }
 
     /// What an object that is being deleted asks of its dependents.
@@ -301,6 +317,8 @@ impl Collector {
 #[derive(Debug, Clone)]
 enum Edit {
     DropOwners(Vec<String>),
+    /// Its owners need not wait for it.
+    Unblock,
     DropFinalizer(&'static str),
 }
 
@@ -324,6 +342,13 @@ async fn edit_metadata(client: &Client, path: &str, uid: &str, edit: &Edit) -> R
                 .filter(|o| !uids.iter().any(|u| o["uid"] == u.as_str()))
                 .collect();
             patch["metadata"]["ownerReferences"] = if kept.is_empty() { Value::Null } else { json!(kept) };
+        }
+        Edit::Unblock => {
+            let mut owners = meta["ownerReferences"].clone();
+            for owner in owners.as_array_mut().into_iter().flatten() {
+                owner["blockOwnerDeletion"] = false.into();
+            }
+            patch["metadata"]["ownerReferences"] = owners;
         }
         Edit::DropFinalizer(name) => {
             let kept: Vec<String> = strings(meta.get("finalizers")).into_iter().filter(|f| f != name).collect();

@@ -76,6 +76,10 @@ async fn create(client: &Client, object: &Value) {
     if let Err(error) = client.create_if_absent(object).await
         && error.code != 503
     {
-        tracing::warn!(name = text(object, &["metadata", "name"]), error = error.message(), "cannot register a group version");
+        tracing::warn!(
+            name = text(object, &["metadata", "name"]),
+            error = error.message(),
+            "cannot register a group version"
+        );
     }
 }

@@ -4,6 +4,7 @@ mod api_services;
 mod budgets;
 mod client;
 mod crds;
+mod endpoint;
 mod events;
 mod follow;
 mod gc;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 
 pub use api_services::refresh as refresh_api_services;
 pub use client::Client;
+pub use endpoint::advertise;
 
 use crate::server::Server;
 

@@ -59,12 +59,40 @@ pub fn of_version(server: &Server, snapshot: &Snapshot, group: &str, version: &s
             }
         });
         let mut schema = schema.clone();
+        if name == META {
+            describe(&mut schema);
+        }
         if base != "#/definitions/" {
             rebase(&mut schema, base);
         }
         out.insert(name, schema);
     }
     out
+}
+
+/// What every object has deserves words.
+fn describe(schema: &mut Value) {
+    const WORDS: &[(&str, &str)] = &[
+        ("annotations", "Annotations are notes of tools and people. They are not queryable."),
+        ("creationTimestamp", "CreationTimestamp is a timestamp of when the server made this object."),
+        ("deletionTimestamp", "DeletionTimestamp is when this object will be gone, once its deletion was asked for."),
+        ("finalizers", "Finalizers keep the object until each of them was taken away."),
+        ("generateName", "GenerateName is the start of a name that the server completes."),
+        ("generation", "Generation counts the changes of what is wanted."),
+        ("labels", "Labels are for selecting objects."),
+        ("managedFields", "ManagedFields says who set which field."),
+        ("name", "Name is unique among the objects of a kind in a namespace."),
+        ("namespace", "Namespace is the space within which the name is unique."),
+        ("ownerReferences", "OwnerReferences lists the objects that this one depends on and goes with."),
+        ("resourceVersion", "ResourceVersion changes with every write."),
+        ("uid", "UID is unique in time and space."),
+    ];
+    schema["description"] = "ObjectMeta is what all stored objects have.".into();
+    for (name, text) in WORDS {
+        if let Some(property) = schema["properties"].get_mut(*name) {
+            property["description"] = (*text).into();
+        }
+    }
 }
 
 fn custom(out: &mut Map<String, Value>, resource: &Resource, version: &str, crd: &Value, base: &str) {
@@ -84,7 +112,9 @@ fn custom(out: &mut Map<String, Value>, resource: &Resource, version: &str, crd:
     let properties = crate::object::field_map(&mut schema, "properties");
     properties.insert("apiVersion".into(), json!({"type": "string", "description": "APIVersion defines the versioned schema of this representation of an object."}));
     properties.insert("kind".into(), json!({"type": "string", "description": "Kind is a string value representing the REST resource this object represents."}));
-    properties.insert("metadata".into(), reference(base, META));
+    let mut metadata = reference(base, META);
+    metadata["description"] = "Standard object's metadata.".into();
+    properties.insert("metadata".into(), metadata);
     schema["x-kubernetes-group-version-kind"] = gvk(&resource.kind);
     out.insert(known.definition.clone(), schema);
     let list = json!({

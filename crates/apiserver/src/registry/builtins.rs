@@ -125,7 +125,10 @@ const ROWS: &[Row] = &[
     in_all(row("batch", "cronjobs", "CronJob", "nsg", &["cj"])),
     in_all(row("autoscaling", "horizontalpodautoscalers", "HorizontalPodAutoscaler", "ns", &["hpa"])),
     special(
-        with(row("certificates.k8s.io", "certificatesigningrequests", "CertificateSigningRequest", "s", &["csr"]), &["approval"]),
+        with(
+            row("certificates.k8s.io", "certificatesigningrequests", "CertificateSigningRequest", "s", &["csr"]),
+            &["approval"],
+        ),
         Special::SigningRequest,
     ),
     row(NETWORKING, "ingresses", "Ingress", "nsg", &["ing"]),
@@ -168,7 +171,13 @@ const ROWS: &[Row] = &[
         Special::Policy,
     ),
     special(
-        in_extensions(row(ADMISSION, "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", "gc", &[])),
+        in_extensions(row(
+            ADMISSION,
+            "validatingadmissionpolicybindings",
+            "ValidatingAdmissionPolicyBinding",
+            "gc",
+            &[],
+        )),
         Special::Policy,
     ),
     special(
@@ -326,11 +335,19 @@ fn builtin_version(row: &Row, version: &str, package: &str) -> Version {
         selectable: SELECTABLE
             .iter()
             .filter(|(plural, _)| *plural == row.plural)
-            .flat_map(|(_, paths)| paths.iter().map(|p| (*p).to_owned()))
+            .flat_map(|(_, paths)| paths.iter().map(|p| selectable_name(row, p)))
             .collect(),
         rules: None,
         read_defaults: ReadDefaults::None,
     }
+}
+
+/// The name of a selectable path in the row's own group.
+fn selectable_name(row: &Row, path: &str) -> String {
+    let (first, rest) = path.split_once('.').map_or((path, None), |(first, rest)| (first, Some(rest)));
+    let renamed = EVENT_RENAMES.iter().filter(|_| row.group == "events.k8s.io").find(|(stored, _)| *stored == first);
+    let first = renamed.map_or(first, |(_, here)| *here);
+    rest.map_or_else(|| first.to_owned(), |rest| format!("{first}.{rest}"))
 }
 
 /// Where a group stands in discovery; groups not in the table follow.
@@ -344,10 +361,24 @@ pub fn definition_name(group: &str, version: &str, kind: &str) -> Option<String>
     Some(format!("{package}.{kind}"))
 }
 
+/// Takes away requirements that only say how Go writes a field: empty lists and maps may be absent, and a status is what
+/// its controller makes of it.
+fn relax(name: &str, definition: &mut serde_json::Value) {
+    let properties = definition["properties"].clone();
+    let free = name.ends_with("Condition") || name.ends_with("Status");
+    if let Some(required) = definition.get_mut("required").and_then(serde_json::Value::as_array_mut) {
+        required.retain(|field| {
+            let schema = &properties[field.as_str().unwrap_or_default()];
+            !free && schema["type"] != "array" && schema["additionalProperties"].is_null()
+        });
+    }
+}
+
 /// Schemas of the built-in kinds, compiled once.
 pub fn builtin_definitions() -> &'static Definitions {
     static DEFINITIONS: LazyLock<Definitions> = LazyLock::new(|| {
-        let parsed: serde_json::Value = serde_json::from_slice(OPENAPI).unwrap_or_default();
+        let mut parsed: serde_json::Value = serde_json::from_slice(OPENAPI).unwrap_or_default();
+        parsed["definitions"].as_object_mut().into_iter().flatten().for_each(|(name, d)| relax(name, d));
         Definitions::parse(&parsed["definitions"]).unwrap_or_else(|causes| {
             tracing::error!(
                 causes = causes.len(),

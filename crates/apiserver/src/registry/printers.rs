@@ -237,9 +237,7 @@ pub fn columns(plural: &str) -> &'static [Printer] {
 
 fn workload_columns(plural: &str) -> &'static [Printer] {
     match plural {
-        "deployments" | "statefulsets" => {
-            const { &[NAME, col("Ready", |o| share(o, "readyReplicas")), AGE] }
-        }
+        "deployments" | "statefulsets" => const { &[NAME, col("Ready", |o| share(o, "readyReplicas")), AGE] },
         "replicasets" | "replicationcontrollers" => {
             const {
                 &[
@@ -267,7 +265,8 @@ fn workload_columns(plural: &str) -> &'static [Printer] {
                     NAME,
                     col("Completions", |o| {
                         let done = at(o, &["status", "succeeded"]).and_then(Value::as_i64).unwrap_or(0);
-                        format!("{done}/{}", at(o, &["spec", "completions"]).and_then(Value::as_i64).unwrap_or(1)).into()
+                        format!("{done}/{}", at(o, &["spec", "completions"]).and_then(Value::as_i64).unwrap_or(1))
+                            .into()
                     }),
                     AGE,
                 ]
@@ -292,9 +291,7 @@ fn workload_columns(plural: &str) -> &'static [Printer] {
                     AGE,
                     col("SignerName", |o| text(o, &["spec", "signerName"]).into()),
                     col("Requestor", |o| text(o, &["spec", "username"]).into()),
-                    col("Condition", |o| {
-                        join(&o["status"]["conditions"], |c| c["type"].as_str().map(str::to_owned))
-                    }),
+                    col("Condition", |o| join(&o["status"]["conditions"], |c| c["type"].as_str().map(str::to_owned))),
                 ]
             }
         }

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use ferrovirt_schema::apply::{self as ssa, ApplyError};
+use ferrovirt_schema::structural;
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -40,12 +41,10 @@ pub async fn apply(call: &Call, bytes: &Bytes) -> Result<Response<Body>, ApiErro
 /// The applied configuration: YAML or JSON, of the right kind and name.
 fn configuration(call: &Call, bytes: &Bytes) -> Result<Value, ApiError> {
     let text = std::str::from_utf8(bytes).map_err(|e| ApiError::bad_request(format!("error decoding YAML: {e}")))?;
-    let (mut applied, mut faults) = if text.trim_start().starts_with('{') {
+    let (mut applied, faults) = if text.trim_start().starts_with('{') {
         decode::json_with_duplicates(bytes).map_err(|e| ApiError::bad_request(format!("error decoding YAML: {e}")))?
     } else {
-        let value: Value =
-            serde_saphyr::from_str(text).map_err(|e| ApiError::bad_request(format!("error decoding YAML: {e}")))?;
-        (value, Vec::new())
+        decode::yaml_with_duplicates(text).map_err(|e| ApiError::bad_request(format!("error decoding YAML: {e}")))?
     };
     if applied["apiVersion"] != call.api_version() || applied["kind"] != call.resource.kind {
         return Err(ApiError::bad_request(format!(
@@ -72,7 +71,7 @@ fn configuration(call: &Call, bytes: &Bytes) -> Result<Value, ApiError> {
         _ => {}
     }
     super::metadata::check_namespace(call, &mut applied)?;
-    faults.extend(decode::prune(call, &mut applied));
+    let unknown = structural::prune(&call.version().schema(), &mut applied);
     decode::report(call, &faults, |faults| {
         ApiError::bad_request(format!(
             "{kind} in version \"{}\" cannot be handled as a {kind}: strict decoding error: {faults}",
@@ -80,7 +79,20 @@ fn configuration(call: &Call, bytes: &Bytes) -> Result<Value, ApiError> {
             kind = call.resource.kind
         ))
     })?;
-    Ok(applied)
+    if unknown.is_empty() { Ok(applied) } else { Err(undeclared(call, &applied, &unknown)) }
+}
+
+/// Nobody can own a field that the schema does not have, whatever the client thinks of unknown fields.
+fn undeclared(call: &Call, applied: &Value, unknown: &[String]) -> ApiError {
+    let each: Vec<String> = unknown.iter().map(|path| format!(".{path}: field not declared in schema")).collect();
+    let faults = if each.len() == 1 { each.concat() } else { format!("errors:\n  {}", each.join("\n  ")) };
+    let namespace = call.namespace().map(|n| format!("{n}/")).unwrap_or_default();
+    let (api_version, kind, name) = (call.api_version(), &call.resource.kind, object::name(applied));
+    ApiError::new(
+        500,
+        "",
+        format!("failed to create typed patch object ({namespace}{name}; {api_version}, Kind={kind}): {faults}"),
+    )
 }
 
 fn refusal(call: &Call, error: ApplyError) -> ApiError {

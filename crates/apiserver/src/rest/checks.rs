@@ -181,7 +181,10 @@ fn priority_class(class: &Value) -> Vec<Cause> {
         )];
     }
     if value > MAX_USER_PRIORITY {
-        return vec![Cause::forbidden("value", &format!("maximum allowed value of a user defined priority is {MAX_USER_PRIORITY}"))];
+        return vec![Cause::forbidden(
+            "value",
+            &format!("maximum allowed value of a user defined priority is {MAX_USER_PRIORITY}"),
+        )];
     }
     match text(class, &["preemptionPolicy"]) {
         "" | "Never" | "PreemptLowerPriority" => Vec::new(),
@@ -250,7 +253,10 @@ fn volume(volume: &Value, old: Option<&Value>) -> Vec<Cause> {
         return causes;
     };
     if SOURCES.iter().any(|source| at(volume, &["spec", source]) != at(old, &["spec", source])) {
-        causes.push(Cause::forbidden("spec.persistentvolumesource", "spec.persistentvolumesource is immutable after creation"));
+        causes.push(Cause::forbidden(
+            "spec.persistentvolumesource",
+            "spec.persistentvolumesource is immutable after creation",
+        ));
     }
     if at(volume, &["spec", "volumeMode"]) != at(old, &["spec", "volumeMode"]) {
         causes.push(Cause::invalid("spec.volumeMode", &volume["spec"]["volumeMode"], "field is immutable"));
@@ -351,7 +357,11 @@ fn endpoints(endpoints: &Value) -> Vec<Cause> {
                 let ip = text(address, &["ip"]);
                 if ip.parse::<std::net::IpAddr>().is_err() {
                     let field = format!("subsets[{subset_index}].{list}[{index}].ip");
-                    causes.push(Cause::invalid(field, &json!(ip), "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"));
+                    causes.push(Cause::invalid(
+                        field,
+                        &json!(ip),
+                        "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+                    ));
                 }
             }
         }
@@ -385,10 +395,18 @@ fn lease(lease: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     let positive = |key: &str, least: i64| at(lease, &["spec", key]).and_then(Value::as_i64).is_some_and(|n| n < least);
     if positive("leaseDurationSeconds", 1) {
-        causes.push(Cause::invalid("spec.leaseDurationSeconds", &lease["spec"]["leaseDurationSeconds"], "must be greater than 0"));
+        causes.push(Cause::invalid(
+            "spec.leaseDurationSeconds",
+            &lease["spec"]["leaseDurationSeconds"],
+            "must be greater than 0",
+        ));
     }
     if positive("leaseTransitions", 0) {
-        causes.push(Cause::invalid("spec.leaseTransitions", &lease["spec"]["leaseTransitions"], "must be greater than or equal to 0"));
+        causes.push(Cause::invalid(
+            "spec.leaseTransitions",
+            &lease["spec"]["leaseTransitions"],
+            "must be greater than or equal to 0",
+        ));
     }
     causes
 }

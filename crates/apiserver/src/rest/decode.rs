@@ -88,8 +88,7 @@ pub fn any(call: &Call, bytes: &Bytes) -> Result<(Value, Vec<String>), ApiError>
         "" | "application/json" => json_with_duplicates(bytes).map_err(|e| undecodable(&e)),
         "application/yaml" | "text/yaml" | "application/x-yaml" => {
             let text = std::str::from_utf8(bytes).map_err(|e| undecodable(&e))?;
-            let value = serde_saphyr::from_str(text).map_err(|e| undecodable(&e))?;
-            Ok((value, Vec::new()))
+            yaml_with_duplicates(text).map_err(|e| undecodable(&e))
         }
         PROTOBUF if !call.resource.custom => Ok((protobuf(bytes)?, Vec::new())),
         _ => Err(ApiError::unsupported_media(if call.resource.custom { ACCEPTED_CUSTOM } else { ACCEPTED })),
@@ -155,6 +154,22 @@ pub fn json_with_duplicates(bytes: &[u8]) -> Result<(Value, Vec<String>), serde_
     let value = Seed { path: &mut path, faults: &mut faults }.deserialize(&mut deserializer)?;
     deserializer.end()?;
     Ok((value, faults))
+}
+
+/// YAML as a value; of a key that is there twice the last one counts, and the first such key is a fault.
+pub fn yaml_with_duplicates(text: &str) -> Result<(Value, Vec<String>), serde_saphyr::Error> {
+    let error = match serde_saphyr::from_str(text) {
+        Ok(value) => return Ok((value, Vec::new())),
+        Err(error) => error,
+    };
+    let fault = match error.without_snippet() {
+        serde_saphyr::Error::DuplicateMappingKey { key, location } => {
+            format!("line {}: key {:?} already set in map", location.line(), key.as_deref().unwrap_or_default())
+        }
+        _ => return Err(error),
+    };
+    let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::LastWins };
+    Ok((serde_saphyr::from_str_with_options(text, options)?, vec![fault]))
 }
 
 struct Seed<'a> {

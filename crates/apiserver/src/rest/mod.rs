@@ -207,7 +207,9 @@ async fn dispatch(call: &Call, request_body: Body) -> Result<Response<Body>, Api
         ("", "list") => list::list(call),
         ("", "watch") => watch::watch(call),
         ("", "create") if call.target.name.is_none() => create::create(call, body::read(request_body).await?).await,
-        ("" | "status" | "finalize" | "approval", "update") => update::update(call, body::read(request_body).await?).await,
+        ("" | "status" | "finalize" | "approval", "update") => {
+            update::update(call, body::read(request_body).await?).await
+        }
         ("" | "status" | "approval", "patch") => patch::patch(call, body::read(request_body).await?).await,
         ("", "delete") => delete::delete(call, body::read(request_body).await?).await,
         ("", "deletecollection") => delete::delete_collection(call, body::read(request_body).await?).await,

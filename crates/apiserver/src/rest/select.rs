@@ -62,8 +62,14 @@ impl Selection {
 
     /// The value of a selectable field as text; missing ones are "".
     fn field(&self, object: &Value, path: &str) -> String {
-        // The selector of events by source means its component.
-        let path = if path == "source" { "source.component" } else { path };
+        // The selector of events by source means its component, or whoever reports in its place.
+        let path = match path {
+            "source" | "deprecatedSource" => match crate::object::text(object, &["source", "component"]) {
+                "" => "reportingComponent",
+                _ => "source.component",
+            },
+            path => path,
+        };
         let value = path.split('.').try_fold(object, |value, key| {
             let stored = self.renames.iter().find(|(_, here)| *here == key).map_or(key, |(stored, _)| stored);
             value.get(stored)

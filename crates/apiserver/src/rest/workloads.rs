@@ -104,7 +104,9 @@ fn template_mut<'a>(resource: &Resource, object: &'a mut Value) -> Option<&'a mu
 /// The selector has to select what the template makes, and stays what it was.
 pub fn validate(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec<Cause> {
     let mut causes = Vec::new();
-    if resource.group == "apps" && matches!(resource.kind.as_str(), "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet") {
+    if resource.group == "apps"
+        && matches!(resource.kind.as_str(), "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet")
+    {
         match at(object, &["spec", "selector"]).filter(|s| s.is_object()) {
             None => causes.push(Cause::required("spec.selector", "")),
             Some(selector) => {

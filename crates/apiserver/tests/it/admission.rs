@@ -121,4 +121,3 @@ async fn api_services_lead_to_handlers() {
     let mut watch = admin.watch(&format!("{path}?watch=1")).await;
     while watch.next().await.unwrap()["object"]["status"]["conditions"][0]["status"] != "True" {}
 }
-

@@ -160,7 +160,8 @@ async fn serve_webhook() -> (u16, String) {
                     }});
                     Ok::<_, hyper::Error>(http::Response::new(Full::<bytes::Bytes>::from(answer.to_string())))
                 });
-                let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+                let _ =
+                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
             });
         }
     });
@@ -248,7 +249,12 @@ async fn workloads_are_stored_with_a_warning() {
 async fn the_key_of_tokens_is_published_and_static_tokens_are_known() {
     let key = KeyPair::generate().unwrap().serialize_pem();
     let static_tokens = StaticTokens::parse("s3cret,jane,,\"system:masters\"\n").unwrap();
-    let config = Config { service_account_key_pem: Some(key), static_tokens, root_ca_pem: Some("PEM".into()), ..Config::default() };
+    let config = Config {
+        service_account_key_pem: Some(key),
+        static_tokens,
+        root_ca_pem: Some("PEM".into()),
+        ..Config::default()
+    };
     let server = Server::start_with(config).await;
     let admin = server.admin();
     let discovery = admin.get("/.well-known/openid-configuration").await.expect(200);

@@ -63,12 +63,7 @@ async fn wrong_requests_are_refused_in_upstream_words() {
             400,
             "strict decoding error: unknown field \"x\"",
         ),
-        (
-            "/apis/apps/v1/namespaces/default/deployments",
-            configmap("a"),
-            400,
-            "cannot be handled as a Deployment",
-        ),
+        ("/apis/apps/v1/namespaces/default/deployments", configmap("a"), 400, "cannot be handled as a Deployment"),
         ("/apis/nope/v1/things", configmap("a"), 404, "could not find the requested resource"),
     ];
     for (path, object, code, message) in cases {

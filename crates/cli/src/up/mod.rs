@@ -134,7 +134,8 @@ pub fn start_in_background(paths: &Paths, arguments: &[std::ffi::OsString]) -> R
 
 fn static_tokens(path: Option<&Path>) -> Result<StaticTokens> {
     let Some(path) = path else { return Ok(StaticTokens::default()) };
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the token file {}", path.display()))?;
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read the token file {}", path.display()))?;
     StaticTokens::parse(&text).with_context(|| format!("cannot use the token file {}", path.display()))
 }
 

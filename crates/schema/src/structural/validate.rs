@@ -27,14 +27,7 @@ pub fn validate_update(schema: &Schema, document: &Value, old: &Value) -> Vec<Ca
     found
 }
 
-fn check(
-    node: &Node,
-    value: &Value,
-    old: Option<&Value>,
-    path: &mut String,
-    depth: usize,
-    found: &mut Vec<Cause>,
-) {
+fn check(node: &Node, value: &Value, old: Option<&Value>, path: &mut String, depth: usize, found: &mut Vec<Cause>) {
     if old == Some(value) {
         return;
     }

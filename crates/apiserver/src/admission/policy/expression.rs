@@ -17,8 +17,31 @@ use crate::crd::engine;
 
 /// Names that need no declaration: types and the namespaces of function libraries.
 const KNOWN: &[&str] = &[
-    "bool", "int", "uint", "double", "string", "bytes", "list", "map", "null_type", "type", "dyn", "optional", "math",
-    "sets", "ip", "cidr", "quantity", "url", "semver", "format", "jsonpatch", "base64", "lists", "strings", "cel",
+    "bool",
+    "int",
+    "uint",
+    "double",
+    "string",
+    "bytes",
+    "list",
+    "map",
+    "null_type",
+    "type",
+    "dyn",
+    "optional",
+    "math",
+    "sets",
+    "ip",
+    "cidr",
+    "quantity",
+    "url",
+    "semver",
+    "format",
+    "jsonpatch",
+    "base64",
+    "lists",
+    "strings",
+    "cel",
 ];
 
 /// A parsed expression. Cloning copies a pointer.
@@ -129,13 +152,9 @@ fn children_mut(expr: &mut Expr) -> Vec<&mut IdedExpr> {
     }
     match expr {
         Expr::Call(call) => call.target.iter_mut().map(|t| &mut **t).chain(&mut call.args).collect(),
-        Expr::Comprehension(c) => vec![
-            &mut c.iter_range,
-            &mut c.accu_init,
-            &mut c.loop_cond,
-            &mut c.loop_step,
-            &mut c.result,
-        ],
+        Expr::Comprehension(c) => {
+            vec![&mut c.iter_range, &mut c.accu_init, &mut c.loop_cond, &mut c.loop_step, &mut c.result]
+        }
         Expr::List(list) => list.elements.iter_mut().collect(),
         Expr::Map(map) => entries(&mut map.entries).collect(),
         Expr::Select(select) => vec![&mut select.operand],

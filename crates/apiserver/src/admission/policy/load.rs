@@ -11,8 +11,7 @@ use crate::server::Server;
 use crate::storage::parse;
 
 const GROUP: &str = "admissionregistration.k8s.io";
-const VARIABLES: &[&str] =
-    &["object", "oldObject", "request", "authorizer", "params", "namespaceObject", "variables"];
+const VARIABLES: &[&str] = &["object", "oldObject", "request", "authorizer", "params", "namespaceObject", "variables"];
 
 /// Every binding with its policy, by kind of policy.
 #[derive(Debug, Default)]

@@ -3,9 +3,9 @@
 use kube_cel::cel::{Context, Value as Cel};
 use serde_json::Value;
 
+use super::authorizer;
 use super::expression::{self, Expression, map_of, to_cel};
 use super::load::{Binding, Policy};
-use super::authorizer;
 use crate::admission::{Operation, review};
 use crate::object::{api_version, at, group_of, text};
 use crate::rest::Call;
@@ -67,7 +67,11 @@ impl Scene<'_> {
             .ok_or_else(|| format!("failed to find resource referenced by paramKind: '{version}, Kind={kind}'"))?;
         let namespace = match text(reference, &["namespace"]) {
             _ if !resource.namespaced => None,
-            "" => Some(self.call.namespace().ok_or("cannot use namespaced paramRef in policy binding that matches cluster-scoped resources")?),
+            "" => Some(
+                self.call
+                    .namespace()
+                    .ok_or("cannot use namespaced paramRef in policy binding that matches cluster-scoped resources")?,
+            ),
             namespace => Some(namespace),
         };
         let list = self.call.server.store.list(&resource.storage, namespace);

@@ -17,7 +17,12 @@ struct Failure {
 }
 
 /// Evaluates every policy that is bound to the request. The first binding that denies decides.
-pub fn validate(call: &Call, operation: Operation, object: Option<&Value>, old: Option<&Value>) -> Result<(), ApiError> {
+pub fn validate(
+    call: &Call,
+    operation: Operation,
+    object: Option<&Value>,
+    old: Option<&Value>,
+) -> Result<(), ApiError> {
     if call.resource.special == Special::Policy {
         return Ok(());
     }
@@ -68,7 +73,8 @@ fn denial(scene: &Scene<'_>, policy: &str, binding: &str, failure: &Failure) -> 
         "" => scene.object.map(crate::object::name).unwrap_or_default(),
         name => name,
     };
-    let why = format!("ValidatingAdmissionPolicy '{policy}' with binding '{binding}' denied request: {}", failure.message);
+    let why =
+        format!("ValidatingAdmissionPolicy '{policy}' with binding '{binding}' denied request: {}", failure.message);
     let mut error = ApiError::forbidden(call.resource.subject(name), &why);
     let (code, reason) = match failure.reason.as_str() {
         "Forbidden" => (403, "Forbidden"),
@@ -100,14 +106,14 @@ fn failures(scene: &Scene<'_>, bound: &Bound, binding: &Binding) -> Result<Vec<F
             let source = &validation.expression.source;
             let message = match validation.expression.holds(&context) {
                 Ok(true) => continue,
-                Ok(false) => validation
-                    .message_expression
-                    .as_ref()
-                    .and_then(|e| e.text(&context))
-                    .unwrap_or_else(|| match validation.message.as_str() {
-                        "" => format!("failed expression: {}", source.trim()),
-                        message => message.to_owned(),
-                    }),
+                Ok(false) => {
+                    validation.message_expression.as_ref().and_then(|e| e.text(&context)).unwrap_or_else(|| {
+                        match validation.message.as_str() {
+                            "" => format!("failed expression: {}", source.trim()),
+                            message => message.to_owned(),
+                        }
+                    })
+                }
                 Err(_) if policy.ignore_failure => continue,
                 Err(error) => format!("expression '{source}' resulted in error: {error}"),
             };
