@@ -135,7 +135,7 @@ const ROWS: &[Row] = &[
     row(NETWORKING, "ingressclasses", "IngressClass", "g", &[]),
     row(NETWORKING, "networkpolicies", "NetworkPolicy", "ng", &["netpol"]),
     row(NETWORKING, "servicecidrs", "ServiceCIDR", "sc", &[]),
-    row(NETWORKING, "ipaddresses", "IPAddress", "c", &["ip"]),
+    row(NETWORKING, "ipaddresses", "IPAddress", "cp", &["ip"]),
     row("node.k8s.io", "runtimeclasses", "RuntimeClass", "c", &[]),
     row(FLOW, "flowschemas", "FlowSchema", "sgc", &[]),
     row(FLOW, "prioritylevelconfigurations", "PriorityLevelConfiguration", "sgc", &[]),

@@ -40,9 +40,11 @@ impl FieldValidation {
 
 /// A decoded object with its unknown fields removed.
 pub fn object(call: &Call, bytes: &Bytes) -> Result<Value, ApiError> {
-    let (mut object, mut faults) = any(call, bytes)?;
+    let (mut object, duplicates) = any(call, bytes)?;
     check_kind(call, &mut object)?;
-    faults.extend(prune(call, &mut object));
+    let unknown = prune(call, &mut object);
+    // Built-in kinds are decoded field by field, custom ones as a whole first.
+    let faults = if call.resource.custom { [duplicates, unknown].concat() } else { [unknown, duplicates].concat() };
     report(call, &faults, |faults| {
         let kind = &call.resource.kind;
         ApiError::bad_request(format!(

@@ -13,5 +13,5 @@ pub fn get(call: &Call) -> Result<Response<Body>, ApiError> {
     if let Some(wanted) = call.query.number("resourceVersion")? {
         super::list::check_not_ahead(call, wanted)?;
     }
-    respond::object(call, StatusCode::OK, &respond::entry(&call.resource, call.version(), &entry)?)
+    respond::shaped(call, StatusCode::OK, respond::entry(&call.resource, call.version(), &entry)?)
 }

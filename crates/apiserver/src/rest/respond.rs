@@ -92,7 +92,11 @@ pub fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
 
 /// One stored object as a response.
 pub fn object(call: &Call, status: StatusCode, stored: &Bytes) -> Result<Response<Body>, ApiError> {
-    let bytes = in_version(&call.resource, call.version(), stored)?;
+    shaped(call, status, in_version(&call.resource, call.version(), stored)?)
+}
+
+/// One object that is in the requested version already.
+pub fn shaped(call: &Call, status: StatusCode, bytes: Bytes) -> Result<Response<Body>, ApiError> {
     match call.accept.shape {
         Shape::Object => encoded(call, status, bytes),
         Shape::Table => {
