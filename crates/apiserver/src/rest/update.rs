@@ -146,6 +146,7 @@ fn split(call: &Call, old: &Value, new: &mut Value) {
             let mut result = old.clone();
             object::field_map(&mut result, "status");
             set(&mut result["status"], "conditions", conditions.as_ref());
+            set(&mut result, "metadata", new.get("metadata"));
             *new = result;
         }
         "finalize" => {
