@@ -120,7 +120,7 @@ async fn pod_refused(context: &Context, vmi: &VirtualMachineInstance, why: &str)
         );
         let patch = json!({ "status": status_patch(&vmi.status, &status)? });
         vmis.patch(&vmi.name_any(), &PatchParams::default(), &versioned_patch(&vmi.metadata, patch)).await?;
-        context.notes.publish(&vmi.object_ref(&()), Note::warning(REASON, message)).await;
+        context.notes.publish(&vmi.object_ref(&()), Note::warning(REASON, message));
     }
     Ok(controller::Action::requeue(REFUSED_AGAIN))
 }
