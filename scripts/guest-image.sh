@@ -16,7 +16,7 @@ set -euo pipefail
 GUEST_BUILD_PACKAGES="cpio e2fsprogs qemu-utils gcc libc6-dev"
 
 # What the guest is made of; the kernel is the dependency of a meta package.
-GUEST_PACKAGES="busybox-static dropbear-bin libc6 libcrypt1 zlib1g libtomcrypt1 libtommath1 libgmp10"
+GUEST_PACKAGES="busybox dropbear-bin libc6 libcrypt1 zlib1g libtomcrypt1 libtommath1 libgmp10"
 KERNEL_META="linux-image-cloud-amd64"
 # Run from where they are unpacked.
 TOOL_PACKAGES="syslinux syslinux-common mtools"
@@ -150,6 +150,7 @@ make_root() {
     chmod 700 "$root/root"
     copy_modules "$root/lib/modules/flat" $ROOT_MODULES
 
+    # Not the static one: names are resolved by code that glibc loads at run time, and it crashes there.
     cp "$work/pkg/bin/busybox" "$root/bin/busybox"
     for name in $("$root/bin/busybox" --list); do
         case $name in
@@ -164,7 +165,7 @@ make_root() {
 
     cp "$work/pkg/usr/sbin/dropbear" "$root/usr/sbin/dropbear"
     cp -L "$lib/ld-linux-x86-64.so.2" "$root/lib64/"
-    for name in libc.so.6 libcrypt.so.1 libz.so.1 libtomcrypt.so.1 libtommath.so.1 libgmp.so.10; do
+    for name in libc.so.6 libresolv.so.2 libcrypt.so.1 libz.so.1 libtomcrypt.so.1 libtommath.so.1 libgmp.so.10; do
         file=$lib/$name
         [ -e "$file" ] || file=$usr/$name
         cp -L "$file" "$root/lib/x86_64-linux-gnu/$name"
@@ -177,6 +178,7 @@ make_root() {
     chmod 600 "$root/etc/shadow"
     echo localhost >"$root/etc/hostname"
     printf '127.0.0.1\tlocalhost\n::1\tlocalhost\n' >"$root/etc/hosts"
+    printf 'hosts: files dns\n' >"$root/etc/nsswitch.conf"
     printf '/bin/sh\n' >"$root/etc/shells"
     printf 'Ferrovirt demo guest\n\n' >"$root/etc/issue"
     printf 'This is a small demo guest: busybox, an ssh server and a subset of cloud-init.\n`sudo poweroff` turns it off.\n' >"$root/etc/motd"

@@ -37,5 +37,6 @@ mod tokens;
 pub use authn::{CredentialExpiry, StaticTokens, TokenFileError, User};
 pub use http::body::{Body, BoxError};
 pub use http::serve::TlsConfig;
+pub use rest::ServiceNetwork;
 pub use server::{ApiServer, Config, Handler, StartError};
 pub use service::{ApiService, ClientService};

@@ -57,6 +57,8 @@ pub struct Config {
     pub bootstrap: Vec<Value>,
     /// Every request is appended to this file, as `audit.k8s.io/v1` events of the Metadata level.
     pub audit_log: Option<PathBuf>,
+    /// Where services get their addresses from.
+    pub service_network: rest::ServiceNetwork,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -100,6 +102,7 @@ pub struct Server {
     pub crd_pool: tokio::sync::Mutex<Pool>,
     /// Puts writes of services in order.
     pub service_turn: tokio::sync::Mutex<()>,
+    pub service_network: rest::ServiceNetwork,
     /// Puts evictions in order.
     pub eviction_turn: tokio::sync::Mutex<()>,
     pub stop: CancellationToken,
@@ -154,6 +157,7 @@ impl ApiServer {
             openapi: openapi::Cache::default(),
             crd_pool: tokio::sync::Mutex::default(),
             service_turn: tokio::sync::Mutex::default(),
+            service_network: config.service_network,
             eviction_turn: tokio::sync::Mutex::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -233,7 +237,7 @@ async fn bootstrap(server: &Arc<Server>, config: Config) -> Result<(), StartErro
         "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration" => 2,
         _ => 1,
     };
-    create_absent(&client, &[api_service(), service_range()]).await?;
+    create_absent(&client, &[api_service(config.service_network), service_range(config.service_network)]).await?;
     create_absent(&client, &priority_classes()).await?;
     for phase in 0..=2 {
         let objects: Vec<Value> = config.bootstrap.iter().filter(|o| rank(o) == phase).cloned().collect();
@@ -243,7 +247,7 @@ async fn bootstrap(server: &Arc<Server>, config: Config) -> Result<(), StartErro
 }
 
 /// The service by which programs inside find this server.
-fn api_service() -> Value {
+fn api_service(network: rest::ServiceNetwork) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": {
@@ -251,17 +255,17 @@ fn api_service() -> Value {
             "labels": {"component": "apiserver", "provider": "kubernetes"},
         },
         "spec": {
-            "clusterIP": rest::API_ADDRESS.to_string(),
+            "clusterIP": network.api_address().to_string(),
             "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": 6443}],
         },
     })
 }
 
 /// The addresses that services get, as an object.
-fn service_range() -> Value {
+fn service_range(network: rest::ServiceNetwork) -> Value {
     json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "kubernetes"},
-        "spec": {"cidrs": [rest::service_network()]},
+        "spec": {"cidrs": [network.to_string()]},
     })
 }
 

@@ -264,7 +264,6 @@ mod tests {
                 "spec.domain.launchSecurity",
                 "spec.volumes[0].memoryDump",
                 "spec.domain.memory.maxGuest",
-                "spec.networks[1].multus",
                 "spec.domain.cpu.realtime",
                 "spec.domain.devices.interfaces[1].sriov",
                 "spec.domain.devices.tpm",

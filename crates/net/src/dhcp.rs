@@ -23,7 +23,11 @@ const INFORM: u8 = 8;
 pub struct Lease {
     pub address: Ipv4Addr,
     pub prefix: u8,
-    pub gateway: Ipv4Addr,
+    pub gateway: Option<Ipv4Addr>,
+    /// Who the answers come from.
+    pub server: Ipv4Addr,
+    /// The one client that is answered, if others can be heard.
+    pub client: Option<[u8; 6]>,
     pub dns: Vec<Ipv4Addr>,
     pub search: Vec<String>,
     pub hostname: String,
@@ -60,9 +64,12 @@ pub fn answer(request: &[u8], lease: &Lease) -> Option<Vec<u8>> {
         [REQUEST | INFORM] => ACKNOWLEDGE,
         _ => return None,
     };
+    if lease.client.is_some_and(|client| header[28..34] != client) {
+        return None;
+    }
     // A client that was promised an address by another server is not ours to answer.
     if let Some(server) = option(&request[240..], 54)
-        && server != lease.gateway.octets()
+        && server != lease.server.octets()
     {
         return None;
     }
@@ -72,15 +79,17 @@ pub fn answer(request: &[u8], lease: &Lease) -> Option<Vec<u8>> {
     reply[4..8].copy_from_slice(&header[4..8]);
     reply[10..12].copy_from_slice(&header[10..12]);
     reply[16..20].copy_from_slice(&lease.address.octets());
-    reply[20..24].copy_from_slice(&lease.gateway.octets());
+    reply[20..24].copy_from_slice(&lease.server.octets());
     reply[28..44].copy_from_slice(&header[28..44]);
     reply[236..240].copy_from_slice(&COOKIE);
     let mask = u32::MAX.checked_shl(32 - u32::from(lease.prefix.min(32))).unwrap_or(0);
     push(&mut reply, 53, &[kind]);
-    push(&mut reply, 54, &lease.gateway.octets());
+    push(&mut reply, 54, &lease.server.octets());
     push(&mut reply, 51, &86_400u32.to_be_bytes());
     push(&mut reply, 1, &mask.to_be_bytes());
-    push(&mut reply, 3, &lease.gateway.octets());
+    if let Some(gateway) = lease.gateway {
+        push(&mut reply, 3, &gateway.octets());
+    }
     push(&mut reply, 26, &lease.mtu.to_be_bytes());
     let dns: Vec<u8> = lease.dns.iter().flat_map(|d| d.octets()).collect();
     push(&mut reply, 6, &dns);
@@ -140,7 +149,9 @@ mod tests {
         Lease {
             address: Ipv4Addr::new(10, 0, 2, 2),
             prefix: 24,
-            gateway: Ipv4Addr::new(10, 0, 2, 1),
+            gateway: Some(Ipv4Addr::new(10, 0, 2, 1)),
+            server: Ipv4Addr::new(10, 0, 2, 1),
+            client: None,
             dns: vec![Ipv4Addr::new(10, 96, 0, 10)],
             search: vec!["default.svc.cluster.local".into()],
             hostname: "demo".into(),
@@ -174,6 +185,15 @@ mod tests {
         let reply = answer(&request(REQUEST, &[54, 4, 10, 0, 2, 1]), &lease()).unwrap();
         assert_eq!(option(&reply[240..], 53), Some(&[ACKNOWLEDGE][..]));
         assert!(answer(&request(REQUEST, &[54, 4, 10, 0, 2, 9]), &lease()).is_none());
+    }
+
+    #[test]
+    fn other_clients_are_not_answered() {
+        let ours = Lease { client: Some([2, 0, 0, 0, 0, 1]), gateway: None, ..lease() };
+        let reply = answer(&request(DISCOVER, &[]), &ours).unwrap();
+        assert_eq!(option(&reply[240..], 3), None, "no gateway, no route");
+        let theirs = Lease { client: Some([2, 0, 0, 0, 0, 2]), ..lease() };
+        assert!(answer(&request(DISCOVER, &[]), &theirs).is_none());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Nothing here runs `ip` or `nft`: the binary must work where neither is installed. Calls block; they are short, and the
 //! caller runs them inside the namespace of its choice with [`netns::enter`].
 
+pub mod bridge;
 pub mod dhcp;
 pub mod link;
 pub mod masquerade;

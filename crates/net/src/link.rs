@@ -1,19 +1,27 @@
 //! Links and addresses of the current network namespace.
 
-use std::{io, net::IpAddr};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr},
+};
 
 use crate::netlink::{ACK, CREATE, DUMP, EXCL, Message, Socket, attributes};
 
 const NEW_LINK: u16 = 16;
 const DELETE_LINK: u16 = 17;
+const GET_LINK: u16 = 18;
 const NEW_ADDRESS: u16 = 20;
+const DELETE_ADDRESS: u16 = 21;
 const GET_ADDRESS: u16 = 22;
+const GET_ROUTE: u16 = 26;
 const FLAG_UP: u32 = 1;
 const LINK_ADDRESS: u16 = 1;
 const LINK_NAME: u16 = 3;
 const LINK_MTU: u16 = 4;
+const LINK_MASTER: u16 = 10;
 const LINK_INFO: u16 = 18;
 const INFO_KIND: u16 = 1;
+const LINK_ALIAS: u16 = 20;
 const ADDRESS: u16 = 1;
 const LOCAL: u16 = 2;
 
@@ -34,6 +42,30 @@ pub fn set_up(name: &str, mtu: Option<u32>) -> io::Result<()> {
         None => message,
     };
     Socket::route()?.request(message)
+}
+
+/// Puts a link into a bridge.
+pub fn set_master(name: &str, bridge: &str) -> io::Result<()> {
+    let message = Message::new(NEW_LINK, ACK).raw(&link_header(index(name)?, 0, 0));
+    Socket::route()?.request(message.attribute(LINK_MASTER, &index(bridge)?.to_ne_bytes()))
+}
+
+/// Writes a note on a link. It lives and dies with it.
+pub fn set_alias(name: &str, alias: &str) -> io::Result<()> {
+    let message = Message::new(NEW_LINK, ACK).raw(&link_header(index(name)?, 0, 0));
+    Socket::route()?.request(message.attribute(LINK_ALIAS, alias.as_bytes()))
+}
+
+/// The note on a link, if it has one.
+pub fn alias(name: &str) -> io::Result<Option<String>> {
+    let value = attribute(name, LINK_ALIAS)?;
+    Ok(value.map(|bytes| String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_owned()))
+}
+
+pub fn mac(name: &str) -> io::Result<[u8; 6]> {
+    let value = attribute(name, LINK_ADDRESS)?;
+    let value = value.and_then(|bytes| bytes.try_into().ok());
+    value.ok_or_else(|| io::Error::other(format!("link {name} has no hardware address")))
 }
 
 /// Gives a link its hardware address.
@@ -74,6 +106,45 @@ pub fn add_address(name: &str, address: IpAddr, prefix: u8) -> io::Result<()> {
     }
 }
 
+/// Removes an address. One that is not there is success.
+pub fn remove_address(name: &str, address: IpAddr, prefix: u8) -> io::Result<()> {
+    const NOT_AVAILABLE: i32 = 99;
+    let (family, bytes) = match address {
+        IpAddr::V4(v4) => (libc_family::INET, v4.octets().to_vec()),
+        IpAddr::V6(v6) => (libc_family::INET6, v6.octets().to_vec()),
+    };
+    let mut header = vec![family, prefix, 0, 0];
+    header.extend_from_slice(&index(name)?.to_ne_bytes());
+    let message = Message::new(DELETE_ADDRESS, ACK).raw(&header).attribute(LOCAL, &bytes).attribute(ADDRESS, &bytes);
+    match Socket::route()?.request(message) {
+        Err(error) if error.raw_os_error() == Some(NOT_AVAILABLE) => Ok(()),
+        other => other,
+    }
+}
+
+/// The IPv4 gateway of the default route that leaves by a link.
+pub fn gateway(name: &str) -> io::Result<Option<Ipv4Addr>> {
+    const GATEWAY: u16 = 5;
+    const OUT: u16 = 4;
+    let wanted = index(name)?;
+    let mut header = [0u8; 12];
+    header[0] = libc_family::INET;
+    for body in Socket::route()?.dump(Message::new(GET_ROUTE, DUMP).raw(&header))? {
+        let Some(fixed) = body.get(..12) else { continue };
+        if fixed[0] != libc_family::INET || fixed[1] != 0 {
+            continue;
+        }
+        let found = attributes(&body[12..]);
+        let value = |kind: u16| found.iter().find(|(k, _)| *k == kind).and_then(|(_, v)| <[u8; 4]>::try_from(*v).ok());
+        if value(OUT).map(u32::from_ne_bytes) == Some(wanted)
+            && let Some(gateway) = value(GATEWAY)
+        {
+            return Ok(Some(gateway.into()));
+        }
+    }
+    Ok(None)
+}
+
 /// The IPv4 addresses of a link with their prefix lengths.
 pub fn addresses(name: &str) -> io::Result<Vec<(IpAddr, u8)>> {
     let wanted = index(name)?;
@@ -99,22 +170,23 @@ pub fn addresses(name: &str) -> io::Result<Vec<(IpAddr, u8)>> {
     Ok(found)
 }
 
-/// The MTU of a link, as the kernel shows it in sysfs of the caller's namespace.
+/// The MTU of a link of the caller's namespace.
 pub fn mtu(name: &str) -> io::Result<u32> {
-    const GET_LINK: u16 = 18;
-    let wanted = index(name)?;
+    let value = attribute(name, LINK_MTU)?.and_then(|bytes| <[u8; 4]>::try_from(bytes).ok());
+    value.map(u32::from_ne_bytes).ok_or_else(|| io::Error::other(format!("link {name} has no MTU")))
+}
+
+fn attribute(name: &str, wanted: u16) -> io::Result<Option<Vec<u8>>> {
+    let link = index(name)?;
     for body in Socket::route()?.dump(Message::new(GET_LINK, DUMP).raw(&link_header(0, 0, 0)))? {
         let Some(header) = body.get(..16) else { continue };
-        if u32::from_ne_bytes([header[4], header[5], header[6], header[7]]) != wanted {
+        if u32::from_ne_bytes([header[4], header[5], header[6], header[7]]) != link {
             continue;
         }
-        for (kind, value) in attributes(&body[16..]) {
-            if let (LINK_MTU, Ok(bytes)) = (kind, <[u8; 4]>::try_from(value)) {
-                return Ok(u32::from_ne_bytes(bytes));
-            }
-        }
+        let found = attributes(&body[16..]).into_iter().find(|(kind, _)| *kind == wanted);
+        return Ok(found.map(|(_, value)| value.to_vec()));
     }
-    Err(io::Error::other(format!("link {name} has no MTU")))
+    Ok(None)
 }
 
 fn link_header(index: u32, flags: u32, change: u32) -> Vec<u8> {

@@ -9,7 +9,21 @@
 
 use std::{fs, io, net::Ipv4Addr, path::Path};
 
-use crate::{link, netns, nft, tap};
+use crate::{
+    link, netns,
+    nft::{Family, Hook, Rule, Table},
+    tap,
+};
+
+const TABLE: &str = "ferrovirt";
+
+/// A port that the guest serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Port {
+    /// [`crate::nft::TCP`] or [`crate::nft::UDP`].
+    pub protocol: u8,
+    pub port: u16,
+}
 
 /// What a guest's interface needs.
 #[derive(Debug, Clone)]
@@ -22,7 +36,8 @@ pub struct Binding {
     pub gateway: Ipv4Addr,
     pub guest: Ipv4Addr,
     pub prefix: u8,
-    pub ports: Vec<nft::Port>,
+    /// Ports that reach the guest; none means all.
+    pub ports: Vec<Port>,
     pub uid: u32,
     pub gid: u32,
     pub queues: u32,
@@ -56,12 +71,7 @@ pub fn bind(namespace: &Path, binding: &Binding) -> io::Result<Bound> {
         fs::write("/proc/sys/net/ipv4/ip_forward", "1")?;
         // The launcher answers DHCP without any capability.
         fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")?;
-        nft::masquerade(&nft::Masquerade {
-            table: "ferrovirt",
-            outside: &binding.outside,
-            guest: binding.guest,
-            ports: &binding.ports,
-        })?;
+        translate(binding)?;
         let addresses = link::addresses(&binding.outside)?.into_iter().map(|(address, _)| address);
         let addresses = addresses.filter(|a| !matches!(a, std::net::IpAddr::V6(v6) if v6.is_unicast_link_local()));
         Ok(Bound { mtu, addresses: addresses.collect() })
@@ -73,4 +83,21 @@ fn bridge(name: &str, gateway: Ipv4Addr) -> io::Result<()> {
     let [a, b, c, d] = gateway.octets();
     link::add_bridge(name)?;
     link::set_mac(name, [0x02, 0x00, a, b, c, d])
+}
+
+/// What comes to the pod goes to the guest; what the guest sends comes from the pod.
+fn translate(binding: &Binding) -> io::Result<()> {
+    let mut table = Table::replace(Family::Ipv4, TABLE);
+    table.hook("prerouting", Hook::NatPrerouting);
+    table.hook("postrouting", Hook::NatPostrouting);
+    let incoming = || Rule::new().from_interface(&binding.outside);
+    if binding.ports.is_empty() {
+        table.rule("prerouting", incoming().dnat(binding.guest.into()));
+    }
+    for port in &binding.ports {
+        let rule = incoming().protocol(port.protocol).destination_port(port.port);
+        table.rule("prerouting", rule.dnat(binding.guest.into()));
+    }
+    table.rule("postrouting", Rule::new().source(binding.guest).to_interface(&binding.outside).masquerade());
+    table.apply()
 }

@@ -5,8 +5,7 @@ use std::{net::Ipv4Addr, path::Path, process::Command, thread};
 
 use ferrovirt_net::{
     link,
-    masquerade::{Binding, bind},
-    nft::Port,
+    masquerade::{Binding, Port, bind},
     tap,
 };
 use nix::sched::{CloneFlags, unshare};

@@ -23,6 +23,17 @@ pub struct Attachment<'a> {
 pub struct Attached {
     pub conflist: Value,
     pub result: Value,
+    /// Secondary networks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more: Vec<Secondary>,
+}
+
+/// One more interface of a pod.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Secondary {
+    pub interface: String,
+    pub conflist: Value,
+    pub result: Value,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +51,8 @@ pub enum CniError {
     Failed { name: String, command: &'static str, message: String },
     #[error("the CNI plugin {name} answered with something that is not JSON")]
     Answer { name: String, source: serde_json::Error },
+    #[error("{0:?} is not the name of a CNI plugin")]
+    Name(String),
     #[error("the CNI configuration has no plugins")]
     Empty,
 }
@@ -75,22 +88,44 @@ pub fn conflist(instance: &str, pod_cidr: &str, ipam_dir: &Path) -> Value {
 }
 
 impl Plugins {
-    /// Attaches a pod: loopback, then each plugin of the list with the result of the one before.
-    pub async fn add(&self, conflist: &Value, pod: &Attachment<'_>) -> Result<Attached, CniError> {
+    /// Attaches a pod: loopback, the pod network, then the secondary ones. Takes what is wanted, returns what it became.
+    pub async fn add(&self, mut wanted: Attached, pod: &Attachment<'_>) -> Result<Attached, CniError> {
         self.run("ADD", "lo", &loopback(), pod).await?;
+        wanted.result = self.add_one(&wanted.conflist, IFNAME, pod).await?;
+        for secondary in &mut wanted.more {
+            secondary.result = self.add_one(&secondary.conflist, &secondary.interface, pod).await?;
+        }
+        Ok(wanted)
+    }
+
+    /// Each plugin of the list gets the result of the one before.
+    async fn add_one(&self, conflist: &Value, interface: &str, pod: &Attachment<'_>) -> Result<Value, CniError> {
         let mut previous: Option<Value> = None;
         for config in configs(conflist)? {
             let config = with_previous(config, previous.as_ref());
-            previous = Some(self.run("ADD", IFNAME, &config, pod).await?);
+            previous = Some(self.run("ADD", interface, &config, pod).await?);
         }
-        Ok(Attached { conflist: conflist.clone(), result: previous.unwrap_or_default() })
+        Ok(previous.unwrap_or_default())
     }
 
     /// Detaches a pod, in reverse order. DEL is idempotent by the CNI specification.
     pub async fn delete(&self, attached: &Attached, pod: &Attachment<'_>) -> Result<(), CniError> {
-        for config in configs(&attached.conflist)?.into_iter().rev() {
-            let config = with_previous(config, Some(&attached.result).filter(|result| !result.is_null()));
-            self.run("DEL", IFNAME, &config, pod).await?;
+        for secondary in attached.more.iter().rev() {
+            self.delete_one(&secondary.conflist, &secondary.result, &secondary.interface, pod).await?;
+        }
+        self.delete_one(&attached.conflist, &attached.result, IFNAME, pod).await
+    }
+
+    async fn delete_one(
+        &self,
+        conflist: &Value,
+        result: &Value,
+        interface: &str,
+        pod: &Attachment<'_>,
+    ) -> Result<(), CniError> {
+        for config in configs(conflist)?.into_iter().rev() {
+            let config = with_previous(config, Some(result).filter(|result| !result.is_null()));
+            self.run("DEL", interface, &config, pod).await?;
         }
         Ok(())
     }
@@ -103,6 +138,10 @@ impl Plugins {
         pod: &Attachment<'_>,
     ) -> Result<Value, CniError> {
         let name = config.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
+        // The name comes from a user's object and becomes part of a path.
+        if name.is_empty() || name.contains('/') || name.starts_with('.') {
+            return Err(CniError::Name(name));
+        }
         let path = std::env::join_paths(&self.dirs).unwrap_or_default();
         let program = self.dirs.iter().map(|dir| dir.join(&name)).find(|file| file.is_file());
         let program = program
@@ -218,6 +257,7 @@ mod tests {
     fn addresses_and_errors_are_read() {
         let attached = Attached {
             conflist: Value::Null,
+            more: vec![],
             result: json!({"ips": [{"address": "10.42.7.2/24"}, {"address": "fd00::2/64"}, {"address": "x"}]}),
         };
         let shown: Vec<String> = attached.addresses().iter().map(ToString::to_string).collect();

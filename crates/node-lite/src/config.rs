@@ -20,6 +20,8 @@ pub struct Config {
     /// A short hash of the data directory, in the names of bridges, network namespaces and cgroups.
     pub instance: String,
     pub pod_cidr: Ipv4Net,
+    /// The addresses of services.
+    pub service_cidr: Ipv4Net,
     /// A versioned copy of a program with the subcommands `pod-shim` and `pod-init`.
     pub self_exe: PathBuf,
     /// A versioned copy of the launcher.
@@ -46,6 +48,21 @@ pub struct Ipv4Net {
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} is not an IPv4 network such as 10.42.0.0/24")]
 pub struct NotANetwork(String);
+
+impl Config {
+    /// The name server of pods, at the place in the service network that Kubernetes distributions agree on.
+    pub fn cluster_dns(&self) -> Ipv4Addr {
+        self.service_cidr.host(10)
+    }
+}
+
+impl Ipv4Net {
+    /// The nth address of the network.
+    pub fn host(self, number: u32) -> Ipv4Addr {
+        let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix.min(32))).unwrap_or(0);
+        Ipv4Addr::from((u32::from(self.address) & mask) + number)
+    }
+}
 
 /// The distribution's directory, then the one that upstream documents.
 pub fn default_cni_plugin_dirs() -> Vec<PathBuf> {
@@ -98,6 +115,12 @@ impl fmt::Debug for Config {
             .field("instance", &self.instance)
             .field("pod_cidr", &self.pod_cidr)
             .finish_non_exhaustive()
+    }
+}
+
+impl From<Ipv4Net> for ferrovirt_net::nft::Net {
+    fn from(net: Ipv4Net) -> Self {
+        Self { address: net.address.into(), prefix: net.prefix }
     }
 }
 

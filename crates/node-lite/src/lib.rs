@@ -15,6 +15,7 @@
 pub mod cgroup;
 pub mod cni;
 mod config;
+mod dns;
 pub mod downward;
 mod events;
 mod exec;
@@ -25,6 +26,7 @@ pub mod logs;
 mod manager;
 mod masquerade;
 pub mod netns;
+mod networks;
 pub mod node_object;
 pub mod payload;
 pub mod podspec;
@@ -36,6 +38,7 @@ pub mod resources;
 mod rootfs;
 pub mod sandbox;
 pub mod scheduler;
+mod services;
 mod shim;
 pub mod status;
 pub mod storage;
@@ -74,9 +77,34 @@ pub async fn run(client: kube::Client, config: Config, shutdown: impl Future<Out
     tokio::select! {
         () = manager::run(Arc::new(context), claims.clone(), shutdown) => {}
         () = storage::run(client.clone(), &config, events, claims) => {}
-        () = node_object::keep(client, &config) => {}
+        () = node_object::keep(client.clone(), &config) => {}
+        () = serve_services(client, &config) => {}
     }
     Ok(())
+}
+
+/// Leads connections and names to services. Guests run without it, so trouble here is reported and tried again.
+async fn serve_services(client: kube::Client, config: &Config) {
+    let (views, seen) = tokio::sync::watch::channel(Arc::default());
+    let proxy = services::proxy::Proxy::new(&config.instance, config.service_cidr.into());
+    let names = async {
+        match dns::Server::bind(config.pod_cidr.host(1).into(), seen) {
+            Ok(server) => {
+                let published = async {
+                    let address = server.address().map_err(|error| error.to_string())?;
+                    let result = dns::publish(&client, config.cluster_dns().into(), address).await;
+                    result.map_err(|error| error.to_string())
+                };
+                if let Err(error) = published.await {
+                    tracing::error!(error, "pods do not find the name server");
+                }
+                server.run().await;
+            }
+            Err(error) => tracing::error!(%error, "there is no name server for pods"),
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::join!(services::run(client.clone(), proxy, views), names);
 }
 
 /// Ends every pod of this instance at once and removes bridge, namespaces, rules, mounts and cgroups. Stop VMs in order

@@ -259,6 +259,7 @@ mod tests {
             run_dir: "/r".into(),
             instance: "0a1b2c".into(),
             pod_cidr: "10.42.0.0/24".parse().unwrap(),
+            service_cidr: "10.43.0.0/16".parse().unwrap(),
             self_exe: "/x".into(),
             launcher_exe: "/l".into(),
             tools_exe: "/t".into(),

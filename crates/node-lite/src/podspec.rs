@@ -30,6 +30,7 @@ pub struct Resolved<'a> {
     pub pod_ips: &'a [IpAddr],
     /// The host's, to start from.
     pub resolv_conf: &'a str,
+    pub cluster_dns: IpAddr,
     /// See [`crate::Config`].
     pub image_mounts: &'a [(PathBuf, PathBuf)],
     pub image_env: &'a [(String, String)],
@@ -307,33 +308,58 @@ fn files(
         file("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n".to_owned()),
         file("/etc/hosts", hosts),
         file("/etc/hostname", format!("{hostname}\n")),
-        file("/etc/resolv.conf", resolv_conf(spec, resolved.resolv_conf)),
+        file("/etc/resolv.conf", resolv_conf(spec, namespace, resolved)),
         file("/etc/machine-id", format!("{}\n", pod.metadata.uid.as_deref().unwrap_or_default().replace('-', ""))),
     ]
 }
 
-/// The host's, unless the pod says `None`, and what the pod adds.
-fn resolv_conf(spec: &PodSpec, host: &str) -> String {
-    let config = spec.dns_config.clone().unwrap_or_default();
-    let mut out = match spec.dns_policy.as_deref() {
-        Some("None") => String::new(),
-        _ => host.to_owned(),
+/// The cluster's name server or the host's, as the pod's policy says, and what the pod adds.
+fn resolv_conf(spec: &PodSpec, namespace: &str, resolved: &Resolved<'_>) -> String {
+    let host = |key: &'static str| {
+        resolved.resolv_conf.lines().filter_map(move |line| line.trim().strip_prefix(key)).map(|v| v.trim().to_owned())
     };
-    if !out.is_empty() && !out.ends_with('\n') {
-        out.push('\n');
+    let on_host = spec.host_network == Some(true);
+    let (mut servers, mut searches, mut options): (Vec<String>, Vec<String>, Vec<String>) =
+        match spec.dns_policy.as_deref() {
+            Some("None") => Default::default(),
+            Some("Default") => (
+                host("nameserver ").collect(),
+                host("search ").flat_map(words).collect(),
+                host("options ").flat_map(words).collect(),
+            ),
+            Some("ClusterFirst") | None if on_host => (
+                host("nameserver ").collect(),
+                host("search ").flat_map(words).collect(),
+                host("options ").flat_map(words).collect(),
+            ),
+            _ => {
+                let own =
+                    [format!("{namespace}.svc.cluster.local"), "svc.cluster.local".into(), "cluster.local".into()];
+                let searches = own.into_iter().chain(host("search ").flat_map(words)).collect();
+                (vec![resolved.cluster_dns.to_string()], searches, vec!["ndots:5".into()])
+            }
+        };
+    let config = spec.dns_config.clone().unwrap_or_default();
+    servers.extend(config.nameservers.into_iter().flatten());
+    searches.extend(config.searches.into_iter().flatten());
+    for option in config.options.into_iter().flatten() {
+        let name = option.name.unwrap_or_default();
+        // A later word on the same option replaces the earlier one.
+        options.retain(|known| known.split(':').next() != Some(&name));
+        options.push(option.value.map_or(name.clone(), |value| format!("{name}:{value}")));
     }
-    for server in config.nameservers.iter().flatten() {
-        out.push_str(&format!("nameserver {server}\n"));
-    }
-    let searches = config.searches.unwrap_or_default();
-    if !searches.is_empty() {
-        out.push_str(&format!("search {}\n", searches.join(" ")));
-    }
-    for option in config.options.iter().flatten() {
-        let value = option.value.as_ref().map(|value| format!(":{value}")).unwrap_or_default();
-        out.push_str(&format!("options {}{value}\n", option.name.as_deref().unwrap_or_default()));
+    let mut out: String = servers.iter().map(|server| format!("nameserver {server}\n")).collect();
+    // Resolvers read the last line of a kind only.
+    for (key, values) in [("search", searches), ("options", options)] {
+        if !values.is_empty() {
+            out.push_str(&format!("{key} {}\n", values.join(" ")));
+        }
     }
     out
+}
+
+fn words(line: String) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
 }
 
 #[cfg(test)]

@@ -20,7 +20,8 @@ fn planned(pod: &Pod, env: &[(&str, &str)]) -> Result<InitPlan, SpecError> {
         netns: Path::new("/n"),
         cgroup_procs: vec![],
         pod_ips: &[[10, 42, 0, 2].into()],
-        resolv_conf: "nameserver 192.0.2.53",
+        resolv_conf: "nameserver 192.0.2.53\nsearch lan",
+        cluster_dns: "10.43.0.10".parse().unwrap(),
         image_mounts: &[("/d/capabilities".into(), "/var/cache/capabilities".into())],
         image_env: &[("CACHE".to_owned(), "$(PATH)".to_owned())],
         env: env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
@@ -131,7 +132,10 @@ fn a_plan_has_everything_in_order() {
     let file = |path: &str| &plan.files.iter().find(|(found, _)| found == Path::new(path)).unwrap().1;
     assert!(file("/etc/passwd").contains("qemu:x:107:107:"));
     assert!(file("/etc/hosts").ends_with("10.42.0.2\tvm1.web.ns.svc.cluster.local\tvm1\n"));
-    assert_eq!(file("/etc/resolv.conf"), "nameserver 192.0.2.53\nsearch example.org\noptions ndots:2\n");
+    assert_eq!(
+        file("/etc/resolv.conf"),
+        "nameserver 10.43.0.10\nsearch ns.svc.cluster.local svc.cluster.local cluster.local lan example.org\noptions ndots:2\n"
+    );
     assert_eq!(file("/etc/machine-id"), "12\n");
 
     let bare = planned(&pod(json!({"args": ["run"]}), json!({})), &[]).unwrap();

@@ -21,6 +21,7 @@ use crate::cni::{self, Attached, Attachment, CniError, Plugins};
 use crate::identity::{Lookup, ProcessHandle};
 use crate::netns::{self, NetnsError};
 use crate::records::{self, ExitRecord, InitPlan, PodDir, PodRecord, RecordError, StateRecord};
+use crate::services;
 use crate::{Config, Ipv4Net, masquerade};
 
 /// Pods of one data directory on this machine.
@@ -32,6 +33,7 @@ pub struct Sandboxes {
     bridge: String,
     table: String,
     pod_cidr: Ipv4Net,
+    instance: String,
     cgroup_parent: String,
     conflist: Value,
     plugins: Plugins,
@@ -103,6 +105,7 @@ impl Sandboxes {
             shim: config.self_exe.clone(),
             bridge: cni::bridge_name(&config.instance),
             table: masquerade::table_name(&config.instance),
+            instance: config.instance.clone(),
             pod_cidr: config.pod_cidr,
             cgroup_parent: format!("ferrovirt-{}", config.instance),
             conflist,
@@ -164,8 +167,12 @@ impl Sandboxes {
         self.hierarchy.members(&format!("{}/{}", self.cgroup_parent, cgroup_child(uid)))
     }
 
-    /// Gives the pod a network namespace with an address. One it has already is kept.
-    pub async fn attach_network(&self, record: &PodRecord) -> Result<Vec<IpAddr>, SandboxError> {
+    /// Gives the pod a network namespace with an address, and its secondary networks. What it has already is kept.
+    pub async fn attach_network(
+        &self,
+        record: &PodRecord,
+        more: Vec<cni::Secondary>,
+    ) -> Result<Vec<IpAddr>, SandboxError> {
         let dir = self.dir(&record.uid);
         let known: Option<Attached> = records::read(&dir.cni())?;
         if let Some(known) = known.filter(|known| !known.result.is_null() && netns::is_namespace(&record.netns)) {
@@ -174,8 +181,10 @@ impl Sandboxes {
         // A half-made attachment, or one of before a reboot, is released first: its address would be lost otherwise.
         self.detach_network(record).await?;
         netns::create(&record.netns)?;
-        records::write(&dir.cni(), &Attached { conflist: self.conflist.clone(), result: Value::Null })?;
-        let attached = self.plugins.add(&self.conflist, &attachment(record)).await?;
+        let wanted = Attached { conflist: self.conflist.clone(), result: Value::Null, more };
+        // On record before it begins, so that half of it can be undone.
+        records::write(&dir.cni(), &wanted)?;
+        let attached = self.plugins.add(wanted, &attachment(record)).await?;
         records::write(&dir.cni(), &attached)?;
         Ok(attached.addresses())
     }
@@ -291,6 +300,7 @@ impl Sandboxes {
         if link::exists(&self.bridge) {
             link::delete(&self.bridge).map_err(io_error("delete the interface", Path::new(&self.bridge)))?;
         }
+        services::proxy::remove(&self.instance).map_err(io_error("remove the services of", Path::new(&self.table)))?;
         masquerade::remove(&self.table).map_err(io_error("remove", Path::new(&self.table)))?;
         self.hierarchy.remove(&self.cgroup_parent, Instant::now() + KILL_TIME)?;
         Ok(())

@@ -21,6 +21,7 @@ use crate::Config;
 use crate::events::{Events, Severity};
 use crate::images::Wanted;
 use crate::logs::{LogOptions, read_log};
+use crate::networks;
 use crate::podspec::{self, Resolved, SpecError};
 use crate::probes::{Probes, Target};
 use crate::pull_secrets;
@@ -80,6 +81,8 @@ enum WorkError {
     Volume(#[from] VolumeError),
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
+    #[error(transparent)]
+    Network(#[from] networks::NetworkError),
     #[error("the API refused a request")]
     Api(#[from] kube::Error),
 }
@@ -216,7 +219,8 @@ impl Worker {
         self.bring_images(pod, &spec).await?;
         let dir = sandboxes.create_dir(&record)?;
         let cgroup_procs = sandboxes.create_cgroup(&self.uid, &resources::limits(&spec))?;
-        let pod_ips = sandboxes.attach_network(&record).await?;
+        let secondary = networks::wanted(client, pod).await?;
+        let pod_ips = sandboxes.attach_network(&record, secondary).await?;
 
         let mut addressed = Pod::clone(pod);
         let known = addressed.status.get_or_insert_default();
@@ -239,6 +243,7 @@ impl Worker {
                 cgroup_procs,
                 pod_ips: &pod_ips,
                 resolv_conf: &host_resolv_conf(),
+                cluster_dns: config.cluster_dns().into(),
                 image_mounts: &image_mounts,
                 image_env: &config.image_env,
                 env,
@@ -470,7 +475,7 @@ impl Worker {
             WorkError::Volume(VolumeError::Image { .. }) if self.attempts > 1 => ("Failed", "ImagePullBackOff"),
             WorkError::Volume(VolumeError::Image { .. }) => ("Failed", "ErrImagePull"),
             WorkError::Volume(_) => ("FailedMount", "ContainerCreating"),
-            WorkError::Sandbox(_) => ("FailedCreatePodSandBox", "ContainerCreating"),
+            WorkError::Sandbox(_) | WorkError::Network(_) => ("FailedCreatePodSandBox", "ContainerCreating"),
             WorkError::Api(_) => return,
         };
         self.context.events.publish(COMPONENT, &pod, Severity::Warning, event, &text);

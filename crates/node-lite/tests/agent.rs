@@ -48,6 +48,7 @@ impl Node {
             run_dir: root.path().join("run"),
             instance: format!("{:04x}{number:02x}", std::process::id() & 0xffff),
             pod_cidr: format!("10.{}.{number}.0/24", 128 + std::process::id() % 64).parse().unwrap(),
+            service_cidr: "10.201.0.0/20".parse().unwrap(),
             self_exe: env!("CARGO_BIN_EXE_ferrovirt-shim").into(),
             launcher_exe: "/bin/sh".into(),
             tools_exe: "/bin/sh".into(),

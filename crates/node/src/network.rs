@@ -1,47 +1,42 @@
-//! The pod network of an instance: which interface gets which tap, and how it is bound.
+//! The networks of an instance: which interface gets which tap, and how it is bound.
 
-use std::{io, net::Ipv4Addr, path::PathBuf};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr},
+    path::{Path, PathBuf},
+};
 
-use ferrovirt_api::v1::{Interface, VirtualMachineInstance};
+use ferrovirt_api::v1::{Interface, Network, VirtualMachineInstance};
 use ferrovirt_machine::{convert::InterfaceInfo, hypervisor::Guest, spec::DhcpServer};
 use ferrovirt_net::{
-    masquerade::{Binding, Bound, Plug, bind},
-    nft::Port,
+    bridge,
+    masquerade::{self, Plug, Port},
 };
-use ferrovirt_plan::identity::stable_mac;
+use ferrovirt_plan::{
+    identity::stable_mac,
+    network::{POD_INTERFACE, pod_interface, short_hash},
+    pod::virtual_cpus,
+};
 
 const RUNTIME_USER: u32 = 107;
-/// The pod's own interface, as CNI names it.
-pub(crate) const POD_INTERFACE: &str = "eth0";
 pub(crate) const DEFAULT_CIDR: &str = "10.0.2.0/24";
+/// A tap device has no more queues than this.
+const MAX_QUEUES: u32 = 256;
+/// Where the DHCP server of a bridged interface is; the interface's place among the others comes on top.
+const BRIDGE_SERVER: u32 = u32::from_be_bytes([169, 254, 75, 10]);
 
 /// An interface that is ready for the guest.
 #[derive(Debug, Clone)]
 pub(crate) struct Attached {
     pub name: String,
     pub info: InterfaceInfo,
-    pub bound: Bound,
-    pub gateway: Ipv4Addr,
-    pub guest: Ipv4Addr,
-    pub prefix: u8,
-}
-
-impl Attached {
-    /// The server that tells the guest the address it has behind its pod's.
-    pub(crate) fn dhcp(&self, vmi: &VirtualMachineInstance) -> DhcpServer {
-        let hostname = match vmi.spec.hostname.as_str() {
-            "" => vmi.metadata.name.clone().unwrap_or_default(),
-            name => name.to_owned(),
-        };
-        DhcpServer {
-            device: self.info.tap.clone().unwrap_or_default(),
-            address: self.guest,
-            prefix: self.prefix,
-            gateway: self.gateway,
-            hostname,
-            mtu: u16::try_from(self.bound.mtu).unwrap_or(1500),
-        }
-    }
+    /// The interface of the pod that leads outside.
+    pub pod_interface: String,
+    /// The addresses by which others reach the guest.
+    pub addresses: Vec<IpAddr>,
+    pub queues: u32,
+    /// The server that tells the guest its address, if it has one to tell.
+    pub dhcp: Option<DhcpServer>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -50,55 +45,161 @@ pub(crate) enum NetworkError {
     Cidr { index: usize, cidr: String },
     #[error("cannot give the launcher its tap device")]
     Device(#[source] io::Error),
-    #[error("cannot bind the interface {name} to the pod network")]
-    Bind { name: String, source: io::Error },
+    #[error("cannot bind the interface {name} to the pod's interface {outside}")]
+    Bind { name: String, outside: String, source: io::Error },
 }
 
-/// Binds every interface on the pod network. Doing it again repairs it.
+/// Binds every interface. Doing it again repairs it.
 pub(crate) async fn attach(vmi: &VirtualMachineInstance, launcher_pid: i32) -> Result<Vec<Attached>, NetworkError> {
     let mut attached = vec![];
-    let plug = match crate::hypervisors::guest(vmi) {
-        Guest::Machine => Plug::Tap,
-        Guest::Container => Plug::Bridge,
-    };
+    let namespace = PathBuf::from(format!("/proc/{launcher_pid}/ns/net"));
     for (index, network) in vmi.spec.networks.iter().enumerate() {
-        let Some(pod) = &network.pod else { continue };
         let interface = vmi.spec.domain.devices.interfaces.iter().find(|i| i.name == network.name);
-        let Some(interface) = interface else { continue };
-        let cidr = if pod.vm_network_cidr.is_empty() { DEFAULT_CIDR } else { &pod.vm_network_cidr };
-        let (gateway, guest, prefix) =
-            addresses(cidr).ok_or_else(|| NetworkError::Cidr { index, cidr: cidr.into() })?;
-        let binding = Binding {
-            tap: format!("tap{index}"),
-            plug,
-            outside: POD_INTERFACE.into(),
-            gateway,
-            guest,
-            prefix,
-            ports: ports(interface),
-            uid: RUNTIME_USER,
-            gid: RUNTIME_USER,
-            queues: 1,
-        };
-        if plug == Plug::Tap {
+        // SR-IOV functions are host devices, and a binding plugin brings its own devices.
+        let Some(interface) = interface.filter(|i| i.sriov.is_none() && i.binding.is_none()) else { continue };
+        if plug(vmi) == Plug::Tap {
             crate::tun::provide(launcher_pid).map_err(NetworkError::Device)?;
         }
-        let namespace = PathBuf::from(format!("/proc/{launcher_pid}/ns/net"));
-        let tap = binding.tap.clone();
-        let bound = tokio::task::spawn_blocking(move || bind(&namespace, &binding))
-            .await
-            .unwrap_or_else(|error| Err(io::Error::other(error)))
-            .map_err(|source| NetworkError::Bind { name: interface.name.clone(), source })?;
-        attached.push(Attached {
-            name: interface.name.clone(),
-            info: InterfaceInfo { tap: Some(tap), mac: Some(mac(vmi, interface)), mtu: Some(bound.mtu) },
-            bound,
-            gateway,
-            guest,
-            prefix,
+        attached.push(match interface.bridge {
+            Some(_) => bridged(vmi, index, network, interface, &namespace).await?,
+            None => masqueraded(vmi, index, network, interface, &namespace).await?,
         });
     }
     Ok(attached)
+}
+
+async fn masqueraded(
+    vmi: &VirtualMachineInstance,
+    index: usize,
+    network: &Network,
+    interface: &Interface,
+    namespace: &Path,
+) -> Result<Attached, NetworkError> {
+    let cidr = network.pod.as_ref().map(|pod| pod.vm_network_cidr.as_str()).filter(|cidr| !cidr.is_empty());
+    let cidr = cidr.unwrap_or(DEFAULT_CIDR);
+    let (gateway, guest, prefix) = addresses(cidr).ok_or_else(|| NetworkError::Cidr { index, cidr: cidr.into() })?;
+    let binding = masquerade::Binding {
+        tap: format!("tap{index}"),
+        plug: plug(vmi),
+        outside: POD_INTERFACE.into(),
+        gateway,
+        guest,
+        prefix,
+        ports: ports(interface),
+        uid: RUNTIME_USER,
+        gid: RUNTIME_USER,
+        queues: queues(vmi, interface),
+    };
+    let (tap, queues) = (binding.tap.clone(), binding.queues);
+    let bound = blocking(namespace, move |namespace| masquerade::bind(namespace, &binding)).await;
+    let bound = bound.map_err(|source| NetworkError::Bind {
+        name: interface.name.clone(),
+        outside: POD_INTERFACE.into(),
+        source,
+    })?;
+    Ok(Attached {
+        name: interface.name.clone(),
+        dhcp: Some(DhcpServer {
+            device: tap.clone(),
+            address: guest,
+            prefix,
+            gateway: Some(gateway),
+            server: gateway,
+            client: None,
+            hostname: hostname(vmi),
+            mtu: u16::try_from(bound.mtu).unwrap_or(1500),
+        }),
+        info: InterfaceInfo { tap: Some(tap), mac: Some(mac(vmi, interface)), mtu: Some(bound.mtu) },
+        pod_interface: POD_INTERFACE.into(),
+        addresses: bound.addresses,
+        queues,
+    })
+}
+
+/// The guest takes the place of the pod: its address, and its hardware address unless it asks for another.
+async fn bridged(
+    vmi: &VirtualMachineInstance,
+    index: usize,
+    network: &Network,
+    interface: &Interface,
+    namespace: &Path,
+) -> Result<Attached, NetworkError> {
+    let outside = pod_interface(network);
+    let (tap, bridge) = match outside.as_str() {
+        POD_INTERFACE => (format!("tap{index}"), format!("k6t-{POD_INTERFACE}")),
+        _ => (format!("tap{}", short_hash(&network.name)), format!("k6t-{}", short_hash(&network.name))),
+    };
+    let server = Ipv4Addr::from(BRIDGE_SERVER + u32::try_from(index).unwrap_or(0));
+    let queues = queues(vmi, interface);
+    let is_machine = plug(vmi) == Plug::Tap;
+    let binding = bridge::Binding {
+        tap: is_machine.then(|| tap.clone()),
+        bridge: bridge.clone(),
+        outside: outside.clone(),
+        server,
+        uid: RUNTIME_USER,
+        gid: RUNTIME_USER,
+        queues,
+    };
+    let had = blocking(namespace, move |namespace| bridge::bind(namespace, &binding)).await;
+    let had =
+        had.map_err(|source| NetworkError::Bind { name: interface.name.clone(), outside: outside.clone(), source })?;
+    let mac = match interface.mac_address.as_str() {
+        "" => bridge::show_mac(had.mac),
+        given => given.replace('-', ":").to_lowercase(),
+    };
+    let first = had.addresses.iter().find_map(|(address, prefix)| match address {
+        IpAddr::V4(v4) => Some((*v4, *prefix)),
+        IpAddr::V6(_) => None,
+    });
+    Ok(Attached {
+        name: interface.name.clone(),
+        dhcp: first.map(|(address, prefix)| DhcpServer {
+            device: bridge.clone(),
+            address,
+            prefix,
+            gateway: had.gateway,
+            server,
+            client: bridge::parse_mac(&mac),
+            hostname: hostname(vmi),
+            mtu: u16::try_from(had.mtu).unwrap_or(1500),
+        }),
+        info: InterfaceInfo { tap: Some(if is_machine { tap } else { bridge }), mac: Some(mac), mtu: Some(had.mtu) },
+        pod_interface: outside,
+        addresses: had.addresses.iter().map(|(address, _)| *address).collect(),
+        queues,
+    })
+}
+
+/// What the hypervisor's guests are plugged into.
+fn plug(vmi: &VirtualMachineInstance) -> Plug {
+    match crate::hypervisors::guest(vmi) {
+        Guest::Machine => Plug::Tap,
+        Guest::Container => Plug::Bridge,
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    namespace: &Path,
+    work: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let namespace = namespace.to_owned();
+    let done = tokio::task::spawn_blocking(move || work(&namespace)).await;
+    done.unwrap_or_else(|error| Err(io::Error::other(error)))
+}
+
+fn hostname(vmi: &VirtualMachineInstance) -> String {
+    match vmi.spec.hostname.as_str() {
+        "" => vmi.metadata.name.clone().unwrap_or_default(),
+        name => name.to_owned(),
+    }
+}
+
+/// One queue for each CPU, where the guest asks for that and its driver can.
+fn queues(vmi: &VirtualMachineInstance, interface: &Interface) -> u32 {
+    let wanted = vmi.spec.domain.devices.network_interface_multiqueue == Some(true);
+    let able = interface.model.is_empty() || interface.model == "virtio";
+    if wanted && able { virtual_cpus(vmi).min(MAX_QUEUES) } else { 1 }
 }
 
 /// The guest's hardware address: the one it asks for, or one that follows from its identity.

@@ -15,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Ti
 use crate::{
     claims::Claimed,
     guest, migratable,
-    network::{Attached, POD_INTERFACE},
+    network::Attached,
 };
 
 /// Reason of an instance that never ran.
@@ -161,11 +161,11 @@ pub(crate) fn describe(
         .map(|network| VirtualMachineInstanceNetworkInterface {
             name: network.name.clone(),
             mac: network.info.mac.clone().unwrap_or_default(),
-            ip_address: network.bound.addresses.first().map(ToString::to_string).unwrap_or_default(),
-            ip_addresses: network.bound.addresses.iter().map(ToString::to_string).collect(),
-            pod_interface_name: POD_INTERFACE.into(),
+            ip_address: network.addresses.first().map(ToString::to_string).unwrap_or_default(),
+            ip_addresses: network.addresses.iter().map(ToString::to_string).collect(),
+            pod_interface_name: network.pod_interface.clone(),
             info_source: "domain".into(),
-            queue_count: 1,
+            queue_count: i32::try_from(network.queues).unwrap_or(1),
             link_state: "up".into(),
             ..Default::default()
         })

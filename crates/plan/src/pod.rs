@@ -213,6 +213,9 @@ fn metadata(vmi: &VirtualMachineInstance) -> ObjectMeta {
     let mut annotations = vmi.metadata.annotations.clone().unwrap_or_default();
     annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
     annotations.insert(names::DOMAIN_ANNOTATION.into(), vmi_name.clone());
+    if let Some(networks) = crate::network::annotation(vmi) {
+        annotations.insert(crate::network::NETWORKS_ANNOTATION.into(), networks);
+    }
     annotations.insert("kubectl.kubernetes.io/default-container".into(), names::COMPUTE_CONTAINER.into());
     ObjectMeta {
         name: Some(name(vmi)),

@@ -49,7 +49,7 @@ pub use budget::count as budget_count;
 pub use list::Snapshots;
 pub use metadata::{generate_name, name_fault};
 pub use respond::convert;
-pub use services::{API_ADDRESS, network as service_network};
+pub use services::ServiceNetwork;
 
 /// Warnings of one answer: their number, their bytes together, and the characters of each when there are too many bytes.
 const MAX_WARNINGS: usize = 200;

@@ -15,14 +15,51 @@ use crate::registry::Special;
 use crate::status::ApiError;
 use crate::storage::{Store, parse};
 
-/// The addresses of services: 10.43.0.0/16.
-const NETWORK: Ipv4Addr = Ipv4Addr::new(10, 43, 0, 0);
-const NETWORK_BITS: u32 = 16;
 /// Addresses below this offset are only given to those who ask for them by name.
 const FIRST_DYNAMIC: u32 = 256;
-/// The address of the service `kubernetes`.
-pub const API_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 43, 0, 1);
 const NODE_PORTS: std::ops::RangeInclusive<u32> = 30000..=32767;
+
+/// The addresses of services.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServiceNetwork {
+    pub address: Ipv4Addr,
+    pub prefix: u8,
+}
+
+impl Default for ServiceNetwork {
+    fn default() -> Self {
+        Self { address: Ipv4Addr::new(10, 43, 0, 0), prefix: 16 }
+    }
+}
+
+impl std::fmt::Display for ServiceNetwork {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+impl ServiceNetwork {
+    /// The address of the service `kubernetes`.
+    pub fn api_address(self) -> Ipv4Addr {
+        self.host(1)
+    }
+
+    fn host(self, offset: u32) -> Ipv4Addr {
+        Ipv4Addr::from((u32::from(self.address) & self.mask()) + offset)
+    }
+
+    fn contains(self, address: Ipv4Addr) -> bool {
+        u32::from(address) & self.mask() == u32::from(self.address) & self.mask()
+    }
+
+    fn size(self) -> u32 {
+        (!self.mask()).saturating_add(1)
+    }
+
+    fn mask(self) -> u32 {
+        u32::MAX.checked_shl(32 - u32::from(self.prefix.min(32))).unwrap_or(0)
+    }
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Number {
@@ -156,9 +193,9 @@ fn address(picker: &mut Picker, call: &Call, old: Option<&Value>, service: &mut 
         "" => picker.any_address().ok_or_else(|| refuse("all addresses are in use".into()))?.to_string(),
         given => {
             let parsed: Ipv4Addr = given.parse().map_err(|_| refuse("must be a valid IPv4 address".into()))?;
-            let inside = (u32::from(parsed) ^ u32::from(NETWORK)) >> (32 - NETWORK_BITS) == 0;
-            if !inside {
-                let range = network();
+            let network = call.server.service_network;
+            if !network.contains(parsed) {
+                let range = network.to_string();
                 return Err(refuse(format!(
                     "failed to allocate IP {given}: the provided IP is not in the valid range ({range})"
                 )));
@@ -200,14 +237,10 @@ fn node_ports(picker: &mut Picker, call: &Call, wanted: bool, service: &mut Valu
     Ok(())
 }
 
-/// The range of service addresses, such as `10.0.0.0/16`.
-pub fn network() -> String {
-    format!("{NETWORK}/{NETWORK_BITS}")
-}
-
 /// Chooses free numbers for one service.
 struct Picker {
     name: String,
+    network: ServiceNetwork,
     /// Numbers of the other stored services.
     taken: HashSet<Number>,
     /// Numbers of this one. Two ports with different protocols may share a node port.
@@ -217,7 +250,8 @@ struct Picker {
 impl Picker {
     fn new(call: &Call, name: String) -> Self {
         let key = ferrovirt_store::Key::new(call.namespace().unwrap_or_default(), name.as_str());
-        Self { taken: stored_numbers(&call.server.store, &key), own: HashSet::new(), name }
+        let taken = stored_numbers(&call.server.store, &key);
+        Self { taken, own: HashSet::new(), network: call.server.service_network, name }
     }
 
     /// Takes a number unless another service has it.
@@ -230,13 +264,14 @@ impl Picker {
     }
 
     fn any_address(&mut self) -> Option<Ipv4Addr> {
-        let size = 1u32 << (32 - NETWORK_BITS);
+        let network = self.network;
         // The last address is the broadcast address.
-        self.any(FIRST_DYNAMIC..size - 1, |offset| Number::Address(Ipv4Addr::from(u32::from(NETWORK) + offset)))
-            .and_then(|number| match number {
+        self.any(FIRST_DYNAMIC..network.size() - 1, |offset| Number::Address(network.host(offset))).and_then(|number| {
+            match number {
                 Number::Address(address) => Some(address),
                 Number::Port(_) => None,
-            })
+            }
+        })
     }
 
     fn any_port(&mut self) -> Option<u32> {

@@ -166,7 +166,7 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     let api = ApiServer::start(ferrovirt_apiserver::Config {
         data_dir: paths.data_dir.clone(),
         service_account_key_pem: Some(pki.service_account_key()?),
-        crds: ferrovirt_api::crds(),
+        crds: objects::definitions(),
         bootstrap: objects::bootstrap(!arguments.no_emulation)
             .into_iter()
             .chain(ferrovirt_node_lite::storage::classes())
@@ -175,6 +175,7 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         audit_log: arguments.audit_log.clone(),
         root_ca_pem: Some(pki.ca_certificate().to_owned()),
         static_tokens: static_tokens(arguments.token_file.as_deref())?,
+        service_network: paths.service_network(),
     })
     .await
     .context("cannot start the API")?;

@@ -12,6 +12,38 @@ use serde_json::{Value, json};
 pub use super::services::NAMESPACE;
 use super::services::SERVICE;
 
+/// Our own kinds, and that of secondary networks, which Multus brings to a cluster.
+pub fn definitions() -> Vec<Value> {
+    let mut definitions = ferrovirt_api::crds();
+    definitions.push(json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": "network-attachment-definitions.k8s.cni.cncf.io" },
+        "spec": {
+            "group": "k8s.cni.cncf.io", "scope": "Namespaced",
+            "names": {
+                "plural": "network-attachment-definitions", "singular": "network-attachment-definition",
+                "kind": "NetworkAttachmentDefinition", "shortNames": ["net-attach-def"],
+            },
+            "versions": [{
+                "name": "v1", "served": true, "storage": true,
+                "schema": { "openAPIV3Schema": {
+                    "description": "A network that pods and VMs can be attached to besides the pod network.",
+                    "type": "object",
+                    "properties": {
+                        "apiVersion": { "type": "string" },
+                        "kind": { "type": "string" },
+                        "metadata": { "type": "object" },
+                        "spec": { "type": "object", "properties": { "config": {
+                            "description": "A CNI configuration or list of configurations, as JSON.", "type": "string",
+                        } } },
+                    },
+                } },
+            }],
+        },
+    }));
+    definitions
+}
+
 /// Created if they are not there.
 pub fn bootstrap(allow_emulation: bool) -> Vec<Value> {
     let mut objects = vec![

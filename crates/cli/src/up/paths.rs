@@ -4,6 +4,7 @@
 
 use std::{
     fs,
+    net::Ipv4Addr,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
@@ -72,6 +73,13 @@ impl Paths {
     pub fn pod_network(&self) -> (u8, u8) {
         let number = u32::from_str_radix(&self.instance, 16).unwrap_or(0);
         (80 + (number % 48) as u8, (number >> 8) as u8)
+    }
+
+    /// The network of this instance's services, `10.A.B.0/20`, from 10.128 on.
+    pub fn service_network(&self) -> ferrovirt_apiserver::ServiceNetwork {
+        let number = u32::from_str_radix(&self.instance, 16).unwrap_or(0);
+        let address = Ipv4Addr::new(10, 128 + (number % 48) as u8, (number >> 8) as u8 & 0xf0, 0);
+        ferrovirt_apiserver::ServiceNetwork { address, prefix: 20 }
     }
 }
 

@@ -100,6 +100,7 @@ pub fn node_config(
     registries: Registries,
 ) -> Result<ferrovirt_node_lite::Config> {
     let (second, third) = paths.pod_network();
+    let services = paths.service_network();
     Ok(ferrovirt_node_lite::Config {
         node_name: node_name.into(),
         node_ip: ferrovirt_node_lite::detect_node_ip(),
@@ -107,6 +108,7 @@ pub fn node_config(
         run_dir: paths.run_dir.clone(),
         instance: paths.instance.clone(),
         pod_cidr: format!("10.{second}.{third}.0/24").parse()?,
+        service_cidr: ferrovirt_node_lite::Ipv4Net { address: services.address, prefix: services.prefix },
         self_exe: programs.shim.clone(),
         launcher_exe: programs.launcher.clone(),
         tools_exe: programs.tools.clone(),

@@ -93,7 +93,6 @@ const GAPS: &[Gap] = &[
     gap("lunReservation", "there is no helper for persistent reservations"),
     gap("memoryDump", "memory dumps are not written yet"),
     gap("memoryHotplug", "memory is not plugged into running machines yet"),
-    gap("multus", "only the pod network is connected yet"),
     gap("networkBindingPlugin", "network binding plugins are not called"),
     gap("networkResourceClaim", "networks from resource claims are not connected"),
     gap("numaPassthrough", "the guest's NUMA nodes are not mapped to the host's yet"),

@@ -8,11 +8,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DhcpServer {
-    /// The tap that the guest is plugged into.
+    /// The tap that the guest is plugged into, or the bridge that has the tap.
     pub device: String,
     pub address: Ipv4Addr,
     pub prefix: u8,
-    pub gateway: Ipv4Addr,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<Ipv4Addr>,
+    /// Who the answers come from.
+    pub server: Ipv4Addr,
+    /// The guest's hardware address, where others share its network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<[u8; 6]>,
     pub hostname: String,
     pub mtu: u16,
 }
