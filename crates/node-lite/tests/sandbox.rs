@@ -37,6 +37,7 @@ impl Node {
             run_dir: root.path().join("run"),
             instance: format!("{:04x}{number:02x}", std::process::id() & 0xffff),
             pod_cidr: format!("10.{}.{number}.0/24", 64 + std::process::id() % 64).parse().unwrap(),
+            service_cidr: "10.201.16.0/20".parse().unwrap(),
             self_exe: SHIM.into(),
             launcher_exe: "/bin/sh".into(),
             tools_exe: "/bin/sh".into(),
@@ -68,7 +69,7 @@ impl Node {
         let dir = self.sandboxes.create_dir(&record).unwrap();
         let limits = Limits { cpu_request_milli: 100, cpu_limit_milli: None, memory_limit_bytes: Some(64 << 20) };
         let cgroup_procs = self.sandboxes.create_cgroup(uid, &limits).unwrap();
-        self.sandboxes.attach_network(&record).await.unwrap();
+        self.sandboxes.attach_network(&record, vec![]).await.unwrap();
         let sockets = dir.volume("kubernetes.io~empty-dir", "sockets");
         fs::create_dir_all(&sockets).unwrap();
         std::os::unix::fs::chown(&sockets, Some(107), Some(107)).unwrap();
