@@ -56,7 +56,7 @@ fn guests_find_a_service_by_name(host: &Host) -> Result<()> {
 
 /// Its packet comes back to it, and must not look like its own.
 fn a_guest_reaches_itself_through_its_service(host: &Host) -> Result<()> {
-    fetch(host, "web", "http://web")
+    fetch(host, "web", "http://web.default.svc.cluster.local")
 }
 
 fn node_ports_answer_on_this_machine(host: &Host) -> Result<()> {
