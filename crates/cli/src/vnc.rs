@@ -151,7 +151,9 @@ async fn screenshot(arguments: ScreenshotArgs) -> Result<()> {
     let client = arguments.client.connect().await?;
     let namespace = named.namespace.clone().unwrap_or_else(|| arguments.client.namespace(&client).to_owned());
     let path = socket::path(&namespace, Kind::Instance.resource(), &named.name, "vnc/screenshot");
-    let response = client.send(http::Request::get(path).header("Accept", "application/json").body(kube::client::Body::empty())?).await?;
+    let response = client
+        .send(http::Request::get(path).header("Accept", "application/json").body(kube::client::Body::empty())?)
+        .await?;
     let code = response.status();
     let body = http_body_util::BodyExt::collect(response.into_body()).await?.to_bytes();
     if !code.is_success() {

@@ -12,11 +12,7 @@ use ferrovirt_machine::{
 use ferrovirt_plan::conditions::{enter_phase, remove_vmi, set_vmi};
 use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time};
 
-use crate::{
-    claims::Claimed,
-    guest, migratable,
-    network::Attached,
-};
+use crate::{claims::Claimed, guest, migratable, network::Attached};
 
 /// Reason of an instance that never ran.
 pub(crate) const START_FAILED: &str = "StartFailed";
