@@ -20,7 +20,7 @@ packages=(
     runc openssl
 )
 # Making the guests' images needs a few tools; those scripts name them.
-read -ra guest_tools < <(sed -n 's/^GUEST_BUILD_PACKAGES="\(.*\)"$/\1/p' scripts/guest-image.sh scripts/debian-guest.sh | tr '\n' ' ')
+read -ra guest_tools < <(sed -n 's/^GUEST_BUILD_PACKAGES="\(.*\)"$/\1/p' scripts/guest-image.sh scripts/debian-guest.sh | tr '\n' ' '; echo)
 packages+=("${guest_tools[@]}")
 # Not installed, only downloaded: the package lists must know the guest's kernel.
 guest_kernel=linux-image-cloud-amd64

@@ -403,7 +403,8 @@ fn refusals_say_what_to_do(host: &Host) -> Result<()> {
         });
         host.try_kubectl(&["create", "-f", "-"], &vmi.to_string())?.failure()
     };
-    let cases: [(&dyn Fn(&mut Value), &str); 4] = [
+    type Change<'a> = &'a dyn Fn(&mut Value);
+    let cases: [(Change<'_>, &str); 4] = [
         (&|spec| spec["hypervisor"] = json!("xen"), "available: qemu-kvm, lxc"),
         (&|spec| spec["hypervisor"] = json!("acrn"), "there is no hypervisor"),
         (

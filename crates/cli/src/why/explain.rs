@@ -96,8 +96,8 @@ fn machine(facts: &Facts, vm: &Value, vmi: Option<&Value>, findings: &mut Vec<Fi
     };
     let ran = vmi.is_some_and(|vmi| text(vmi, "/status/phase") == "Succeeded");
     let start = format!("ferrovirt start {name}");
-    if vmi.is_none() || ran {
-        if let Some((message, next)) = match strategy {
+    if (vmi.is_none() || ran)
+        && let Some((message, next)) = match strategy {
             "Halted" => Some(("its run strategy is Halted: it is meant to be off", start.clone())),
             "Manual" if ran => {
                 Some(("the guest powered itself off; with the run strategy Manual it stays off", start.clone()))
@@ -112,11 +112,11 @@ fn machine(facts: &Facts, vm: &Value, vmi: Option<&Value>, findings: &mut Vec<Fi
                 format!("kubectl patch vm {name} --type=merge -p '{{\"spec\":{{\"runStrategy\":\"Always\"}}}}'"),
             )),
             _ => None,
-        } {
-            let wanted = strategy == "Halted" || strategy == "Once";
-            findings.push(finding(about, message, next));
-            return (format!("vm/{name} is off."), wanted);
         }
+    {
+        let wanted = strategy == "Halted" || strategy == "Once";
+        findings.push(finding(about, message, next));
+        return (format!("vm/{name} is off."), wanted);
     }
     failure(vm, &about, findings);
     back_off(vm, &about, name, findings);
@@ -265,7 +265,7 @@ fn starting(facts: &Facts, vmi: &Value, findings: &mut Vec<Finding>) {
         return;
     };
     let about = format!("pod/{}", text(pod, "/metadata/name"));
-    for condition in conditions(pod, "PodScheduled", "False") {
+    if let Some(condition) = conditions(pod, "PodScheduled", "False").next() {
         findings.push(unschedulable(&about, text(condition, "/message")));
         return;
     }

@@ -69,7 +69,7 @@ fn in_service(view: &View, key: &Key, service: &Service, rest: &[&str], name: &s
         };
     }
     let headless = spec.cluster_ip.as_deref() == Some("None");
-    let ready = || view.slices_of(key).flat_map(|slice| usable(slice));
+    let ready = || view.slices_of(key).flat_map(usable);
     match *rest {
         [] if headless => Lookup::Known(of_kind(kind, name, ready().filter_map(address))),
         [] => {
@@ -132,7 +132,7 @@ fn reverse(view: &View, name: &str, digits: &str, kind: u16) -> Lookup {
         if addresses.filter_map(|text| text.parse::<IpAddr>().ok()).any(|address| address == wanted) {
             return known(base());
         }
-        let mut named = view.slices_of(key).flat_map(|slice| usable(slice)).filter(|e| e.hostname.is_some());
+        let mut named = view.slices_of(key).flat_map(usable).filter(|e| e.hostname.is_some());
         if let Some(endpoint) = named.find(|endpoint| address(endpoint) == Some(wanted)) {
             return known(format!("{}.{}", host_name(endpoint), base()));
         }

@@ -15,6 +15,9 @@ const HEADLESS: &str = "service.kubernetes.io/headless";
 /// What one slice may hold.
 const MAX_ENDPOINTS: usize = 1000;
 
+/// Name, protocol and number of a port.
+type NamedPort = (String, String, i32);
+
 /// What endpoints need to know of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct PodFacts {
@@ -30,7 +33,7 @@ pub(crate) struct PodFacts {
     pub terminating: bool,
     pub finished: bool,
     /// Name, protocol and number of each port that has a name.
-    pub ports: Vec<(String, String, i32)>,
+    pub ports: Vec<NamedPort>,
 }
 
 impl PodFacts {
@@ -67,7 +70,8 @@ pub(crate) fn slices<'a>(service: &Service, pods: impl Iterator<Item = &'a PodFa
         return None;
     }
     let families = spec.ip_families.clone().unwrap_or_else(|| vec!["IPv4".into()]);
-    let mut groups: BTreeMap<(String, Vec<(String, String, i32)>), Vec<Endpoint>> = BTreeMap::new();
+    // By address family and ports.
+    let mut groups: BTreeMap<(String, Vec<NamedPort>), Vec<Endpoint>> = BTreeMap::new();
     for pod in pods {
         let selected = pod.namespace == service.metadata.namespace.as_deref().unwrap_or_default()
             && selector.iter().all(|(key, value)| pod.labels.get(key) == Some(value));
@@ -109,7 +113,7 @@ pub(crate) fn slices<'a>(service: &Service, pods: impl Iterator<Item = &'a PodFa
 }
 
 /// The numbers behind a service's ports on one pod: name, protocol, number. A name that the pod does not know is left out.
-fn resolve(ports: &[ServicePort], pod: &PodFacts) -> Vec<(String, String, i32)> {
+fn resolve(ports: &[ServicePort], pod: &PodFacts) -> Vec<NamedPort> {
     let resolved = ports.iter().filter_map(|port| {
         let protocol = port.protocol.clone().unwrap_or_else(|| "TCP".into());
         let number = match &port.target_port {
@@ -151,7 +155,7 @@ fn endpoint(service: &Service, pod: &PodFacts, address: &str, publish_not_ready:
 fn slice(
     service: &Service,
     family: &str,
-    ports: &[(String, String, i32)],
+    ports: &[NamedPort],
     index: usize,
     endpoints: Vec<Endpoint>,
 ) -> EndpointSlice {

@@ -250,7 +250,7 @@ fn firmware(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut Findings)
         // Secure boot is on unless it is refused, and needs system management mode.
         let secure = bootloader.efi.as_ref().is_some_and(|efi| efi.secure_boot != Some(false));
         let smm = spec.domain.features.as_ref().and_then(|features| features.smm.as_ref());
-        if secure && !smm.is_some_and(|smm| smm.enabled != Some(false)) {
+        if secure && smm.is_none_or(|smm| smm.enabled == Some(false)) {
             let domain = format!("{path}.domain");
             let message =
                 format!("{domain} has EFI SecureBoot enabled. SecureBoot requires SMM, which is currently disabled.");

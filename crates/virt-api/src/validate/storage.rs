@@ -166,7 +166,8 @@ fn volumes(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut Findings) 
             found.invalid(field, message);
         }
     }
-    let counted: [(&str, fn(&Volume) -> bool); 3] = [
+    type Is = fn(&Volume) -> bool;
+    let counted: [(&str, Is); 3] = [
         ("serviceAccount volume", |volume| volume.service_account.is_some()),
         ("downwardMetric volume", |volume| volume.downward_metrics.is_some()),
         ("memory dump volume", |volume| volume.memory_dump.is_some()),

@@ -40,7 +40,7 @@ pub fn created(vmi: &VirtualMachineInstance) -> Vec<Cause> {
             "creation of the following reserved kubevirt.io/ labels on a VMI object is prohibited",
         );
     }
-    if owners(vmi).any(|owner| is_ours(owner)) {
+    if owners(vmi).any(is_ours) {
         found.unsupported(
             "metadata.ownerReferences".into(),
             "only the controllers make instances of VirtualMachines and VirtualMachineInstanceReplicaSets",
