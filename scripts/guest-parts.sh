@@ -1,5 +1,5 @@
 # Parts of disks and images that the guests' scripts share. Sourced; they set $work and define say.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154  # $work is set by who sources this
 
 # One entry of an MBR partition table: status, type, first sector, sectors. CHS fields are not used by anything left alive.
 partition() {
