@@ -5,9 +5,10 @@
 use std::{
     io,
     net::{Ipv4Addr, SocketAddrV4, UdpSocket},
+    os::fd::AsRawFd,
 };
 
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket, sockopt};
 
 const SERVER_PORT: u16 = 67;
 const CLIENT_PORT: u16 = 68;
@@ -36,9 +37,7 @@ pub struct Lease {
 
 /// Answers on `device` until an error ends the socket.
 pub fn serve(device: &str, lease: &Lease) -> io::Result<()> {
-    let socket = UdpSocket::bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, SERVER_PORT))?;
-    setsockopt(&socket, sockopt::BindToDevice, &std::ffi::OsString::from(device))?;
-    socket.set_broadcast(true)?;
+    let socket = listen(device)?;
     let mut buffer = [0u8; 1500];
     loop {
         let length = match socket.recv_from(&mut buffer) {
@@ -51,6 +50,16 @@ pub fn serve(device: &str, lease: &Lease) -> io::Result<()> {
             let _ = socket.send_to(&reply, SocketAddrV4::new(Ipv4Addr::BROADCAST, CLIENT_PORT));
         }
     }
+}
+
+/// A socket for one device. Bound to the device first: each interface of a pod has a server of its own on the same port.
+fn listen(device: &str) -> io::Result<UdpSocket> {
+    let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    setsockopt(&socket, sockopt::BindToDevice, &std::ffi::OsString::from(device))?;
+    setsockopt(&socket, sockopt::Broadcast, &true)?;
+    let address = SockaddrIn::from(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, SERVER_PORT));
+    bind(socket.as_raw_fd(), &address)?;
+    Ok(socket.into())
 }
 
 /// The reply to a client's message, or none if it deserves none.

@@ -57,3 +57,36 @@ fn binding_is_repeatable_and_visible_to_the_kernels_tools() {
     .join()
     .unwrap();
 }
+
+/// A pod with two interfaces has two servers on one port.
+#[test]
+fn each_interface_has_a_dhcp_server_of_its_own() {
+    thread::spawn(|| {
+        unshare(CloneFlags::CLONE_NEWNET).expect("this test needs root");
+        let lease = ferrovirt_net::dhcp::Lease {
+            address: Ipv4Addr::new(10, 0, 2, 2),
+            prefix: 24,
+            gateway: None,
+            server: Ipv4Addr::new(10, 0, 2, 1),
+            client: None,
+            dns: vec![],
+            search: vec![],
+            hostname: "a".into(),
+            mtu: 1500,
+        };
+        let (ended, end) = std::sync::mpsc::channel();
+        for device in ["tap0", "tap1"] {
+            tap::create(device, 0, 0, 1).unwrap();
+            link::set_up(device, None).unwrap();
+            let (lease, ended) = (lease.clone(), ended.clone());
+            thread::spawn(move || ended.send(ferrovirt_net::dhcp::serve(device, &lease)));
+        }
+        let listening = || output("ss", &["-H", "-uln", "sport", "=", ":67"]).lines().count();
+        while listening() < 2 {
+            assert!(end.try_recv().is_err(), "a server ended");
+            thread::yield_now();
+        }
+    })
+    .join()
+    .unwrap();
+}
