@@ -123,7 +123,7 @@ fn docker(path: &Path, name: &str, layers: &[Layer]) {
     write_members(path, &members);
 }
 
-/// Everything under a directory: content of files, targets of links.
+/// Everything under a directory: content of files, targets of links. The store's own list of owners is left out.
 fn tree(root: &Path) -> BTreeMap<String, String> {
     let mut out = BTreeMap::new();
     let mut todo = vec![root.to_path_buf()];
@@ -131,6 +131,9 @@ fn tree(root: &Path) -> BTreeMap<String, String> {
         for entry in fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
             let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_string();
+            if name == ferrovirt_disks::ownership::FILE {
+                continue;
+            }
             let kind = path.symlink_metadata().unwrap();
             if kind.is_symlink() {
                 out.insert(name, format!("-> {}", fs::read_link(&path).unwrap().display()));
@@ -288,7 +291,9 @@ fn names_lead_to_images() {
     let image = store.import(&archive, None).unwrap();
     assert_eq!(image.reference, "docker.io/ferrovirt/demo-guest:latest");
     assert_eq!(image.digest, digest.to_string());
-    assert_eq!(image.size, content.len() as u64);
+    let owners = fs::read_to_string(image.rootfs.join(ferrovirt_disks::ownership::FILE)).unwrap();
+    assert_eq!(owners.matches("disk/demo.qcow2\0").count(), 1, "{owners:?}");
+    assert_eq!(image.size, (content.len() + owners.len()) as u64);
     let disk = find_disk(&image.rootfs, None).unwrap();
     assert!(fs::read(&disk).unwrap() == content);
     let metadata = disk.metadata().unwrap();
