@@ -314,7 +314,7 @@ fn a_killed_import_goes_on(host: &Host) -> Result<()> {
         text.parse::<f64>().unwrap_or(0.0)
     };
     host.wait_for("dv", "resumed", "under way", |volume| percent(volume) > 10.0)?;
-    let importer = importer(host)?;
+    let importer = importer(host, "resumed")?;
     importer.kill()?;
     host.wait_for("dv", "resumed", "begun again", |volume| volume["status"]["restartCount"] == 1)?;
     host.wait_for("dv", "resumed", "going on", |volume| percent(volume) > 30.0)?;
@@ -330,12 +330,14 @@ fn a_killed_import_goes_on(host: &Host) -> Result<()> {
     host.kubectl(&["delete", "dv", "resumed"]).map(drop)
 }
 
-fn importer(host: &Host) -> Result<Process> {
+fn importer(host: &Host, volume: &str) -> Result<Process> {
+    let pod = host.get("pod", &format!("importer-{volume}"))?;
+    let uid = pod["metadata"]["uid"].as_str().context("the importer's pod has no uid")?.to_owned();
     wait::until("an importer", wait::SOON, || {
-        let found = host
-            .processes()
-            .into_iter()
-            .find(|process| process.arguments.get(1).is_some_and(|word| word == "importer"));
+        // Importers of earlier cases may still be ending.
+        let found = host.processes().into_iter().find(|process| {
+            process.arguments.get(1).is_some_and(|word| word == "importer") && process.cgroups().contains(&uid)
+        });
         Ok(found.map_or_else(|| wait::Seen::Not("none".into()), wait::Seen::Yes))
     })
 }

@@ -198,7 +198,7 @@ const ROWS: &[Row] = &[
         )),
         Special::Crd,
     ),
-    special(in_extensions(row("apiregistration.k8s.io", "apiservices", "APIService", "sc", &[])), Special::ApiService),
+    special(in_extensions(row("apiregistration.k8s.io", "apiservices", "APIService", "scp", &[])), Special::ApiService),
     special(row(AUTHZ, "subjectaccessreviews", "SubjectAccessReview", "", &[]), Special::SubjectAccessReview),
     special(
         row(AUTHZ, "selfsubjectaccessreviews", "SelfSubjectAccessReview", "", &[]),
