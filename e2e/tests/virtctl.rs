@@ -221,6 +221,8 @@ fn created_vms_are_accepted(host: &Host) -> Result<()> {
                 &disk,
                 "--user",
                 "demo",
+                "--termination-grace-period",
+                "5",
                 "--run-strategy",
                 "Halted",
             ],
