@@ -25,7 +25,7 @@ pub struct ApplyArgs {
     #[command(flatten)]
     client: ClientArgs,
     /// Wait until VMs that should run are ready
-    #[arg(long, default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
+    #[arg(long, default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     wait: bool,
 }
 

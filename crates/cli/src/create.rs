@@ -38,13 +38,13 @@ pub struct VmArgs {
     #[arg(long)]
     preference: Option<String>,
     /// Take the instance type from the annotations of the first boot disk, where there is one
-    #[arg(long, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     infer_instancetype: Option<bool>,
     /// Take the instance type from this volume
     #[arg(long)]
     infer_instancetype_from: Option<String>,
     /// Take the preference from the annotations of the first boot disk, where there is one
-    #[arg(long, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     infer_preference: Option<bool>,
     /// Take the preference from this volume
     #[arg(long)]

@@ -19,7 +19,7 @@ pub struct PauseArgs {
     #[command(flatten)]
     client: ClientArgs,
     /// Only say what would happen
-    #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
     dry_run: bool,
 }
 

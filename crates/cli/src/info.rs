@@ -32,7 +32,7 @@ pub struct VersionArgs {
     #[command(flatten)]
     client: ClientArgs,
     /// Only this program's version
-    #[arg(short = 'c', long = "client", num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
+    #[arg(short = 'c', long = "client", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
     client_only: bool,
     #[arg(short, long, value_enum)]
     output: Option<Format>,

@@ -33,7 +33,7 @@ pub struct PortForwardArgs {
     #[arg(long, default_value = "127.0.0.1")]
     address: IpAddr,
     /// Use standard input and output instead of a port, as a proxy command of ssh
-    #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
     stdio: bool,
 }
 

@@ -20,10 +20,10 @@ struct Common {
     #[command(flatten)]
     client: ClientArgs,
     /// Wait until it is done [default: true; false as virtctl]
-    #[arg(long, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     wait: Option<bool>,
     /// Only say what would happen
-    #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
     dry_run: bool,
 }
 
@@ -32,7 +32,7 @@ pub struct StartArgs {
     #[command(flatten)]
     common: Common,
     /// Stop the guest before its first instruction
-    #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
     paused: bool,
 }
 
@@ -58,7 +58,7 @@ struct Hurry {
     #[arg(long, allow_negative_numbers = true)]
     grace_period: Option<i64>,
     /// Do not ask the guest at all; what it has not written to disk is lost
-    #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
     force: bool,
 }
 

@@ -30,7 +30,7 @@ struct SshOptions {
     #[arg(short = 't', long, allow_hyphen_values = true)]
     local_ssh_opts: Vec<String>,
     /// Accepted for upstream's sake: the local ssh is always used
-    #[arg(long, num_args = 0..=1, default_missing_value = "true", hide = true)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide = true)]
     local_ssh: Option<bool>,
 }
 

@@ -25,7 +25,7 @@ pub struct VncArgs {
     #[command(flatten)]
     client: ClientArgs,
     /// Only listen, and print the port as JSON; viewers connect by themselves
-    #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
     proxy_only: bool,
     /// Port to listen on [default: any]
     #[arg(long, default_value_t = 0, hide_default_value = true)]
@@ -40,7 +40,7 @@ pub struct VncArgs {
     #[arg(long)]
     vnc_type: Option<String>,
     /// Accepted for upstream's sake: viewers share the screen here, so nobody's session is dropped
-    #[arg(long, num_args = 0..=1, default_missing_value = "true", hide = true)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide = true)]
     preserve_session: Option<bool>,
 }
 
