@@ -249,7 +249,7 @@ mod tests {
             "jhash ip saddr mod 2",
             "ip saddr 10.42.0.2 ip daddr 10.42.0.2 ct status dnat masquerade",
             "iifname \"br0\" oifname \"br0\" ct status dnat masquerade",
-            "ip daddr 10.43.0.0/16 meta l4proto tcp reject with tcp reset",
+            "ip daddr 10.43.0.0/16 reject with tcp reset",
             "iifname \"br0\" ip daddr 127.0.0.0/8 drop",
         ] {
             assert!(rules.contains(expected), "no {expected:?} in\n{rules}");

@@ -58,6 +58,8 @@ fn ours_is_upstream_plus_additions() {
     assert_eq!(built["properties"]["spec"]["description"], Value::Null);
 
     let mut bare = without_descriptions(&built);
+    let rules = bare["properties"]["spec"].as_object_mut().expect("a spec").remove("x-kubernetes-validations");
+    assert!(rules.is_some_and(|rules| rules.to_string().contains("hypervisor")), "it cannot be changed");
     let spec = bare["properties"]["spec"]["properties"].as_object_mut().expect("fields");
     assert_eq!(spec.remove("hypervisor"), Some(json!({"type": "string"})));
     assert_eq!(bare, without_descriptions(&upstream()));
