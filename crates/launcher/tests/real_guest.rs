@@ -42,12 +42,6 @@ const POWER_BUTTON: [u8; 27] = [
     0xfa, 0xba, 0x02, 0x06, 0xb8, 0x00, 0x01, 0xef, 0xba, 0x00, 0x06, 0xed, 0xf6, 0xc4, 0x01, 0x74, 0xfa, 0xba, 0x04,
     0x06, 0xb8, 0x00, 0x20, 0xef, 0xf4, 0xeb, 0xfd,
 ];
-/// A boot sector that writes to its second disk, 4 KiB after 4 KiB, through the BIOS (int 13h, function 43h).
-const WRITE: [u8; 44] = [
-    0xfa, 0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x70, 0xfb, 0xbe, 0x1c, 0x7c, 0xb2, 0x81, 0xb8, 0x00, 0x43,
-    0xcd, 0x13, 0x83, 0x06, 0x24, 0x7c, 0x08, 0xeb, 0xef, 0x10, 0x00, 0x08, 0x00, 0x00, 0x7c, 0x00, 0x00, 0x00, 0x00,
-    0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
-];
 /// A boot sector that halts.
 const HALT: [u8; 3] = [0xf4, 0xeb, 0xfd];
 
@@ -405,37 +399,6 @@ async fn a_guest_hears_the_power_button() {
         client.ask_ok(json!({"type": "release"})).await;
         assert_eq!(launcher.exit_code().await, 0);
     }
-}
-
-#[tokio::test]
-async fn a_full_disk_pauses_the_machine_until_there_is_room() {
-    if !possible() {
-        return;
-    }
-    let launcher = Launcher::start();
-    let mut client = launcher.subscribed().await;
-    let mut spec = launcher.spec(&WRITE);
-    let path = "/run/small/disk.img";
-    spec["devices"]["disks"][1] = json!({
-        "name": "small", "source": {"type": "file", "path": path}, "format": "raw", "bus": "virtio", "target": "vdb",
-        "errorPolicy": "stop",
-    });
-    spec["prepare"][1] = json!({"type": "sparseFile", "path": path, "bytes": 1 << 20});
-    client.ask_ok(json!({"type": "sync", "spec": spec})).await;
-    let state = client.state(|state| state.phase == MachinePhase::Paused && state.message.is_some()).await;
-    assert_eq!(state.pause_reason, Some(PauseReason::IoError), "{state:?}");
-    assert!(state.message.as_ref().unwrap().contains("small"), "{state:?}");
-
-    let pid = launcher.find("launcher").to_string();
-    let remount = ["-t", &pid, "--mount", "mount", "-o", "remount,size=2m", "/run/small"];
-    assert!(Command::new("nsenter").args(remount).status().unwrap().success());
-    client.ask_ok(json!({"type": "unpause"})).await;
-    let state = client.state(|state| state.phase == MachinePhase::Running).await;
-    assert_eq!((state.pause_reason, state.message), (None, None));
-    client.ask_ok(json!({"type": "kill"})).await;
-    client.state(|state| state.phase == MachinePhase::Stopped).await;
-    client.ask_ok(json!({"type": "release"})).await;
-    assert_eq!(launcher.exit_code().await, 0);
 }
 
 #[tokio::test]
