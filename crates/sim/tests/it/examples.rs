@@ -40,7 +40,7 @@ const TABLE: &[(&str, Expected)] = &[
     ("vm-priorityclass", Waits("Starting", "no PriorityClass")),
     ("vmi-alpine-efi", Runs),
     ("vmi-ephemeral", Runs),
-    ("vmi-host-disk", Refused("HostDisk feature gate is not enabled")),
+    ("vmi-host-disk", Refused("spec.volumes[0]")),
     ("vmi-kernel-boot", Runs),
     ("vmi-masquerade", Runs),
     ("vmi-migratable", Runs),
