@@ -76,15 +76,22 @@ impl Console {
         }
     }
 
-    /// Logs in as the demo guest's user. A prompt that was written before we looked is asked for anew.
+    /// Logs in as the demo guest's user. A prompt that was written before we looked is asked for anew, and a shell that
+    /// someone left open is ended: whoever leaves a console stays logged in, as on any serial line.
     pub fn login(&mut self, name: &str) -> Result<()> {
         let prompt = format!("{name} login: ");
+        let shell = format!("demo@{name}:");
         wait::until("a login prompt", wait::BOOT, || {
             self.line("")?;
             Ok(match self.expect(&prompt, Duration::from_secs(2)) {
                 Ok(_) => Seen::Yes(()),
                 Err(error) if self.ended()? => return Err(error),
-                Err(error) => Seen::Not(error.to_string()),
+                Err(error) => {
+                    if self.find(&shell).is_some() {
+                        self.line("exit")?;
+                    }
+                    Seen::Not(error.to_string())
+                }
             })
         })?;
         self.settle(&prompt);
