@@ -38,11 +38,35 @@ pub fn apply(spec: &mut VirtualMachineInstanceSpec, configuration: &KubeVirtConf
     }
 }
 
-/// True if a feature gate is open.
+/// Gates of features that are so far along that they are open unless closed.
+const BETA: &[&str] = &[
+    "DeclarativeHotplugVolumes",
+    "ExternalNetResourceInjection",
+    "GPUsWithDRA",
+    "HostDevicesWithDRA",
+    "ImageVolume",
+    "KubevirtSeccompProfile",
+    "LibvirtHooksServerAndClient",
+    "NodeRestriction",
+    "OptOutRoleAggregation",
+    "PasstBinding",
+    "PodSecondaryInterfaceNamingUpgrade",
+    "RebootPolicy",
+    "Snapshot",
+    "Template",
+    "VmiMemoryOverheadReport",
+    "WorkloadEncryptionSEV",
+];
+
+/// True if a feature gate is open. One that is listed is, even if it is closed at the same time.
 pub fn feature_gate(configuration: &KubeVirtConfiguration, name: &str) -> bool {
-    let Some(developer) = &configuration.developer_configuration else { return false };
+    let developer = configuration.developer_configuration.as_ref();
     let listed = |gates: &[String]| gates.iter().any(|gate| gate == name);
-    listed(&developer.feature_gates) && !listed(&developer.disabled_feature_gates)
+    match developer {
+        Some(developer) if listed(&developer.feature_gates) => true,
+        Some(developer) if listed(&developer.disabled_feature_gates) => false,
+        _ => BETA.contains(&name),
+    }
 }
 
 /// The machine type of an architecture, of which the older field only knows one for all.
@@ -97,11 +121,11 @@ mod tests {
     }
 
     #[test]
-    fn gates_are_open_if_listed_and_not_closed() {
+    fn gates_are_open_if_listed_or_far_along_and_not_closed() {
         let configuration = serde_json::from_value(json!({ "developerConfiguration": {
-            "featureGates": ["A", "B"], "disabledFeatureGates": ["B"] } }))
+            "featureGates": ["A", "B"], "disabledFeatureGates": ["B", "Snapshot"] } }))
         .unwrap();
-        let open = ["A", "B", "C"].map(|gate| feature_gate(&configuration, gate));
-        assert_eq!(open, [true, false, false]);
+        let open = ["A", "B", "C", "Snapshot", "Template"].map(|gate| feature_gate(&configuration, gate));
+        assert_eq!(open, [true, true, false, false, true]);
     }
 }

@@ -6,6 +6,7 @@ pub mod cluster_defaults;
 pub mod conditions;
 mod credentials;
 pub mod disks;
+pub mod enlightenments;
 pub mod identity;
 pub mod network;
 pub mod pod;

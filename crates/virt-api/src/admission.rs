@@ -24,17 +24,19 @@ pub(crate) async fn handle(api: &VirtApi, hook: &str, request: Request<Body>) ->
         Err(error) => return answer::bad_request(&format!("the review is not JSON: {error}")),
     };
     let configuration = api.configuration.current().await;
+    let cluster = validate::Cluster(&configuration);
     let verdict = match hook {
         _ if leaving(&review) => json!({ "allowed": true }),
         "virtualmachines-validate" => {
-            judge(api, &review, validate::virtual_machine, validate::warnings, "/spec/template/spec").await
+            judge(api, &review, |vm| validate::virtual_machine(vm, &cluster), validate::warnings, "/spec/template/spec")
+                .await
         }
         "virtualmachineinstances-validate-create" => {
-            judge(api, &review, instance_rules(&review), |_| vec![], "/spec").await
+            judge(api, &review, instance_rules(&review, &cluster), |_| vec![], "/spec").await
         }
-        "virtualmachineinstances-validate-update" => judge_change(&review),
+        "virtualmachineinstances-validate-update" => judge_change(&review, &cluster),
         "virtualmachinereplicaset-validate" => {
-            judge(api, &review, validate::replica_set, |_| vec![], "/spec/template/spec").await
+            judge(api, &review, |set| validate::replica_set(set, &cluster), |_| vec![], "/spec/template/spec").await
         }
         "virtualmachineinstances-mutate" => default_instance(&review, &configuration),
         _ => return answer::not_found(&format!("there is no webhook /{hook}")),
@@ -72,10 +74,13 @@ fn user(review: &Value) -> &str {
 }
 
 /// The rules of a new instance; people have some more than our own controllers.
-fn instance_rules(review: &Value) -> impl Fn(&VirtualMachineInstance) -> Vec<validate::Cause> {
+fn instance_rules(
+    review: &Value,
+    cluster: &validate::Cluster<'_>,
+) -> impl Fn(&VirtualMachineInstance) -> Vec<validate::Cause> {
     let component = update::is_component(user(review));
     move |vmi| {
-        let mut causes = validate::instance(vmi);
+        let mut causes = validate::instance(vmi, cluster);
         if !component {
             causes.extend(update::created(vmi));
         }
@@ -83,7 +88,10 @@ fn instance_rules(review: &Value) -> impl Fn(&VirtualMachineInstance) -> Vec<val
     }
 }
 
-fn judge_change(review: &Value) -> Value {
+fn judge_change(review: &Value, cluster: &validate::Cluster<'_>) -> Value {
+    if let Some(cause) = update::elsewhere(review, cluster) {
+        return refuse(&cause.message.clone(), &[cause]);
+    }
     if update::is_component(user(review)) {
         return json!({ "allowed": true });
     }
@@ -159,6 +167,7 @@ fn default_instance(review: &Value, configuration: &KubeVirtConfiguration) -> Va
         finalizers.push(names::VIRTUAL_MACHINE_INSTANCE_FINALIZER.into());
     }
     ferrovirt_plan::cluster_defaults::apply(&mut vmi.spec, configuration);
+    ferrovirt_plan::enlightenments::complete(&mut vmi.spec);
     ferrovirt_plan::disks::add_default(&mut vmi.spec);
     if vmi.spec.termination_grace_period_seconds.is_none() {
         vmi.spec.termination_grace_period_seconds = Some(30);

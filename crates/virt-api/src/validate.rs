@@ -4,18 +4,29 @@
 //! What is well formed but cannot be done here is not judged by these rules but by the feature table of the hypervisors:
 //! an instance that asks for it is refused, a VM is kept with a warning, because it may be started elsewhere.
 
+mod architecture;
+mod claims;
+mod cluster;
 mod compute;
+mod devices;
+mod firmware;
 mod guest;
+mod names;
 mod network;
+mod scheduling;
 mod storage;
+mod templates;
 pub mod update;
+mod volumes;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use ferrovirt_api::v1::{
     VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceReplicaSet, VirtualMachineInstanceSpec,
     values::virtual_machine_run_strategy,
 };
+
+pub use cluster::Cluster;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
@@ -28,6 +39,8 @@ const INVALID: &str = "FieldValueInvalid";
 const REQUIRED: &str = "FieldValueRequired";
 const NOT_SUPPORTED: &str = "FieldValueNotSupported";
 const DUPLICATE: &str = "FieldValueDuplicate";
+const NOT_FOUND: &str = "FieldValueNotFound";
+const FORBIDDEN: &str = "FieldValueForbidden";
 
 /// Where the rules put what they find.
 #[derive(Debug, Default)]
@@ -55,38 +68,56 @@ impl Findings {
     }
 }
 
-pub fn virtual_machine(vm: &VirtualMachine) -> Vec<Cause> {
+pub fn virtual_machine(vm: &VirtualMachine, cluster: &Cluster<'_>) -> Vec<Cause> {
     let mut found = Findings::default();
-    let spec = &vm.spec;
-    match (spec.running, spec.run_strategy.as_deref()) {
-        (Some(_), Some(_)) => found.invalid(
-            "spec.running".into(),
-            "Running and RunStrategy are mutually exclusive. Note that Running is deprecated, please use RunStrategy instead",
-        ),
-        (None, None) => found.required("spec.runStrategy".into(), "One of Running or RunStrategy must be specified"),
-        (None, Some(strategy)) if !KNOWN_STRATEGIES.contains(&strategy) => {
-            let message = format!("Invalid RunStrategy ({strategy}), supported are: {}", KNOWN_STRATEGIES.join(", "));
-            found.unsupported("spec.runStrategy".into(), message);
-        }
-        _ => {}
-    }
-    match &spec.template {
+    match &vm.spec.template {
         None => found.required("spec.template".into(), "missing virtual machine template."),
         Some(template) => {
-            instance_spec(&template.spec, "spec.template.spec", &mut found);
-            annotations(template.metadata.annotations.as_ref(), "spec.template.metadata", &mut found);
+            annotations(template.metadata.annotations.as_ref(), "spec.template.metadata", cluster, &mut found);
+            let mut spec = template.spec.clone();
+            // Processors that nobody counted are one; with an instance type they are not known yet.
+            if let Some(cpu) = spec.domain.cpu.as_mut().filter(|cpu| cpu.cores + cpu.sockets + cpu.threads == 0) {
+                cpu.sockets = 1;
+            }
+            instance_spec(&spec, "spec.template.spec", cluster, &mut found);
+            compute::growth(&spec, "spec.template.spec", cluster, &mut found);
+            // An instance type may bring the memory, and what may grow is told above.
+            let grows = spec.domain.memory.as_ref().is_some_and(|memory| memory.max_guest.is_some());
+            if vm.spec.instancetype.is_none() && !grows {
+                compute::size(&spec, "spec.template.spec", &mut found);
+            }
             // What else the template asks for and we lack is accepted with a warning: see `warnings`.
             if let Some(error) = ferrovirt_plan::unsupported::hypervisor(vm) {
                 found.unsupported(error.field, error.message);
             }
+            templates::check(vm, &mut found);
         }
     }
-    data_volume_templates(vm, &mut found);
-    // An instance type may bring the memory.
-    if spec.instancetype.is_some() {
-        found.0.retain(|cause| !(cause.reason == REQUIRED && cause.field.ends_with(".domain.memory.guest")));
-    }
+    run_strategy(vm, cluster, &mut found);
     found.0
+}
+
+fn run_strategy(vm: &VirtualMachine, cluster: &Cluster<'_>, found: &mut Findings) {
+    let spec = &vm.spec;
+    if spec.running.is_some() && spec.run_strategy.is_some() {
+        found.invalid(
+            "spec.running".into(),
+            "Running and RunStrategy are mutually exclusive. Note that Running is deprecated, please use RunStrategy instead",
+        );
+    }
+    if spec.running.is_none() && spec.run_strategy.is_none() {
+        found.invalid("spec.running".into(), "RunStrategy must be specified");
+    }
+    match spec.run_strategy.as_deref() {
+        Some("WaitAsReceiver") if !cluster.gate("DecentralizedLiveMigration") => found.invalid(
+            "spec.runStrategy".into(),
+            "Invalid RunStrategy (WaitAsReceiver), DecentralizedLiveMigration feature gate is not enabled in kubevirt resource",
+        ),
+        Some(strategy) if strategy != "WaitAsReceiver" && !KNOWN_STRATEGIES.contains(&strategy) => {
+            found.invalid("spec.runStrategy".into(), format!("Invalid RunStrategy ({strategy})"));
+        }
+        _ => {}
+    }
 }
 
 /// What a VM that is accepted asks for in vain: it will not start before that is changed.
@@ -108,10 +139,14 @@ const KNOWN_STRATEGIES: [&str; 5] = [
     virtual_machine_run_strategy::ONCE,
 ];
 
-pub fn instance(vmi: &VirtualMachineInstance) -> Vec<Cause> {
+pub fn instance(vmi: &VirtualMachineInstance, cluster: &Cluster<'_>) -> Vec<Cause> {
     let mut found = Findings::default();
-    instance_spec(&vmi.spec, "spec", &mut found);
-    annotations(vmi.metadata.annotations.as_ref(), "metadata", &mut found);
+    instance_spec(&vmi.spec, "spec", cluster, &mut found);
+    volumes::placed(&with_defaults(&vmi.spec), "spec", &mut found);
+    compute::size(&vmi.spec, "spec", &mut found);
+    annotations(vmi.metadata.annotations.as_ref(), "metadata", cluster, &mut found);
+    architecture::enlightenments(&vmi.spec, "spec", &mut found);
+    architecture::check(&vmi.spec, "spec", cluster, &mut found);
     // What the chosen hypervisor cannot do here, by the feature table.
     for error in ferrovirt_machine::features::unsupported_in(&vmi.spec, "spec") {
         found.unsupported(error.field, error.message);
@@ -119,13 +154,14 @@ pub fn instance(vmi: &VirtualMachineInstance) -> Vec<Cause> {
     found.0
 }
 
-pub fn replica_set(set: &VirtualMachineInstanceReplicaSet) -> Vec<Cause> {
+pub fn replica_set(set: &VirtualMachineInstanceReplicaSet, cluster: &Cluster<'_>) -> Vec<Cause> {
     let mut found = Findings::default();
     match &set.spec.template {
         None => found.required("spec.template".into(), "missing virtual machine template."),
         Some(template) => {
-            instance_spec(&template.spec, "spec.template.spec", &mut found);
-            annotations(template.metadata.annotations.as_ref(), "spec.template.metadata", &mut found);
+            instance_spec(&template.spec, "spec.template.spec", cluster, &mut found);
+            compute::size(&template.spec, "spec.template.spec", &mut found);
+            annotations(template.metadata.annotations.as_ref(), "spec.template.metadata", cluster, &mut found);
             let labels = template.metadata.labels.clone().unwrap_or_default();
             let selector = set.spec.selector.as_ref();
             let wanted = selector.and_then(|selector| selector.match_labels.as_ref());
@@ -145,51 +181,57 @@ pub fn replica_set(set: &VirtualMachineInstanceReplicaSet) -> Vec<Cause> {
     found.0
 }
 
-fn instance_spec(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut Findings) {
-    // Judged is what will run. What defaults add stands behind what was written, so paths stay right.
+/// What will run: what defaults add stands behind what was written, so paths stay right.
+fn with_defaults(spec: &VirtualMachineInstanceSpec) -> VirtualMachineInstanceSpec {
     let mut spec = spec.clone();
     ferrovirt_plan::disks::add_default(&mut spec);
     ferrovirt_plan::network::add_default(&mut spec);
-    // Disks and interfaces share one order.
-    let mut orders = BTreeSet::new();
-    compute::check(&spec, path, found);
-    storage::check(&spec, path, &mut orders, found);
-    network::check(&spec, path, &mut orders, found);
-    guest::check(&spec, path, found);
+    spec
+}
+
+/// The rules that hold for an instance and for every template of one, in upstream's order.
+fn instance_spec(spec: &VirtualMachineInstanceSpec, path: &str, cluster: &Cluster<'_>, found: &mut Findings) {
+    let spec = with_defaults(spec);
+    guest::host(&spec, path, found);
+    compute::check(&spec, path, cluster, found);
+    guest::start(&spec, path, found);
+    scheduling::check(&spec, path, found);
+    network::check(&spec, path, cluster, found);
+    claims::check(&spec, path, cluster, found);
+    storage::boot(&spec, path, cluster, found);
+    devices::inputs(&spec, path, found);
+    guest::probes(&spec, path, found);
+    storage::disks(&spec, path, found);
+    firmware::check(&spec, path, found);
+    volumes::check(&spec, path, cluster, found);
+    guest::credentials(&spec, path, found);
+    guest::dns(&spec, path, found);
+    guest::eviction(&spec, path, cluster, found);
+    devices::check(&spec, path, cluster, found);
+    guest::account(&spec, path, found);
 }
 
 /// Annotations that would run programs of the user's choice in the launcher's pod.
-fn annotations(annotations: Option<&BTreeMap<String, String>>, path: &str, found: &mut Findings) {
-    let gates =
-        [("hooks.kubevirt.io/hookSidecars", "sidecar"), ("kubevirt.io/ignitiondata", "ExperimentalIgnitionSupport")];
-    for (key, gate) in gates {
-        if annotations.and_then(|all| all.get(key)).is_some_and(|value| !value.is_empty()) {
-            let field = format!("{path}.annotations");
-            let message = format!("{gate} feature gate is not enabled in kubevirt-config, invalid entry {field}.{key}");
-            found.invalid(field, message);
-        }
-    }
-}
-
-fn data_volume_templates(vm: &VirtualMachine, found: &mut Findings) {
-    let volumes = vm.spec.template.as_ref().map(|template| template.spec.volumes.as_slice()).unwrap_or_default();
-    for (index, template) in vm.spec.data_volume_templates.iter().enumerate() {
-        let field = format!("spec.dataVolumeTemplates[{index}]");
-        let name = template.metadata.name.as_deref().unwrap_or_default();
-        if name.is_empty() {
-            let message = format!("'name' field must not be empty for DataVolumeTemplate entry {field}.");
-            found.required(format!("{field}.name"), message);
+fn annotations(
+    annotations: Option<&BTreeMap<String, String>>,
+    path: &str,
+    cluster: &Cluster<'_>,
+    found: &mut Findings,
+) {
+    let gates = [
+        ("kubevirt.io/ignitiondata", "ExperimentalIgnitionSupport", "ExperimentalIgnitionSupport"),
+        ("hooks.kubevirt.io/hookSidecars", "Sidecar", "sidecar"),
+    ];
+    for (key, gate, name) in gates {
+        if annotations.and_then(|all| all.get(key)).is_none_or(String::is_empty) {
             continue;
         }
-        let used = volumes.iter().any(|volume| {
-            volume.data_volume.as_ref().is_some_and(|data| data.name == name)
-                || volume.persistent_volume_claim.as_ref().is_some_and(|claim| claim.claim_name == name)
-        });
-        if !used {
-            let message =
-                format!("DataVolumeTemplate entry {field} must be referenced in the VMI template's 'volumes' list");
-            found.required(field, message);
-        }
+        let field = format!("{path}.annotations");
+        let message = match cluster.gate(gate) {
+            false => format!("{name} feature gate is not enabled in kubevirt-config, invalid entry {field}.{key}"),
+            true => format!("{field}.{key}: this is not implemented yet"),
+        };
+        found.invalid(field, message);
     }
 }
 

@@ -6,33 +6,19 @@ use ferrovirt_api::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
 
-use super::Findings;
+use super::{Cluster, Findings, cluster::matches};
 
 /// The largest guest that QEMU on x86 can address.
 const MAX_MEMORY: i64 = 1 << 46;
 const MAX_CPUS: u64 = 710;
+const FORMAT: &str = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
 
-pub(super) fn check(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut Findings) {
+pub(super) fn check(spec: &VirtualMachineInstanceSpec, path: &str, cluster: &Cluster<'_>, found: &mut Findings) {
     let domain = &spec.domain;
-    memory(domain, path, found);
-    hugepages(domain, path, found);
-    cpu(spec, path, found);
-    firmware(spec, path, found);
-    devices(domain, path, found);
-    if let Some(machine) = domain.machine.as_ref().filter(|machine| !machine.type_.is_empty()) {
-        let known = ["q35", "pc-q35-", "pc-i440fx-", "virt", "s390-ccw-virtio", "pseries"];
-        let fits =
-            known.iter().any(|name| machine.type_ == *name || (name.ends_with('-') && machine.type_.starts_with(name)));
-        // A container has no machine; its driver ignores the field.
-        if !fits && machine.type_ != "none" {
-            let field = format!("{path}.domain.machine.type");
-            let message = format!(
-                "{field} is not supported: {} (allowed values: [q35* pc-q35* virt* s390-ccw-virtio* pseries*])",
-                machine.type_
-            );
-            found.invalid(field, message);
-        }
-    }
+    memory(domain, path, cluster, found);
+    machine(spec, path, cluster, found);
+    super::firmware::tables(spec, path, found);
+    processors(spec, path, cluster, found);
     if let Some(policy) = domain.io_threads_policy.as_deref() {
         if !["shared", "auto", "supplementalPool"].contains(&policy) {
             found.invalid(format!("{path}.domain.ioThreadsPolicy"), format!("Invalid IOThreadsPolicy ({policy})"));
@@ -51,51 +37,56 @@ fn parse(amount: &Amount) -> Option<Quantity> {
     Quantity::try_from(amount).ok()
 }
 
-fn memory(domain: &DomainSpec, path: &str, found: &mut Findings) {
+fn value(amount: Option<&Amount>) -> i64 {
+    amount.and_then(parse).map_or(0, Quantity::value)
+}
+
+/// An amount as Kubernetes prints it.
+fn shown(amount: Option<&Amount>) -> String {
+    match amount {
+        None => "0".into(),
+        Some(amount) => parse(amount).map_or_else(|| amount.0.clone(), |quantity| quantity.to_string()),
+    }
+}
+
+fn memory(domain: &DomainSpec, path: &str, cluster: &Cluster<'_>, found: &mut Findings) {
     let guest = domain.memory.as_ref().and_then(|memory| memory.guest.as_ref());
     let (requests, limits) = (domain.resources.requests.get("memory"), domain.resources.limits.get("memory"));
     let guest_field = format!("{path}.domain.memory.guest");
     let requests_field = format!("{path}.domain.resources.requests.memory");
     let limits_field = format!("{path}.domain.resources.limits.memory");
-    let hugepages = domain.memory.as_ref().is_some_and(|memory| memory.hugepages.is_some());
-    if guest.is_none() && requests.is_none() && limits.is_none() && !hugepages {
-        let message = format!(
-            "{guest_field}: no memory requested. A guest needs memory: set it here or in resources.requests.memory"
-        );
-        found.required(guest_field.clone(), message);
-    }
-    for (field, amount) in [(&guest_field, guest), (&requests_field, requests), (&limits_field, limits)] {
+    for (field, amount) in [(&requests_field, requests), (&limits_field, limits), (&guest_field, guest)] {
         let Some(amount) = amount else { continue };
+        // Requests and limits of nothing are none; a guest of nothing is a mistake.
+        let least = if field == &guest_field { 0 } else { 1 };
+        let small = field != &limits_field;
         match parse(amount) {
-            None => found.invalid(field.clone(), format!("{field} '{}': is not a quantity", amount.0)),
+            None => found.invalid(field.clone(), format!("{field} '{}': {FORMAT}", amount.0)),
             Some(quantity) if quantity.is_negative() => {
-                found.invalid(field.clone(), format!("{field} '{}': must be greater than or equal to 0.", amount.0));
+                found.invalid(field.clone(), format!("{field} '{quantity}': must be greater than or equal to 0."));
             }
-            Some(quantity) if quantity.value() < 1_000_000 => {
-                found.invalid(field.clone(), format!("{field} '{}': must be greater than or equal to 1M.", amount.0));
+            Some(quantity) if small && (least..1_000_000).contains(&quantity.value()) => {
+                found.invalid(field.clone(), format!("{field} '{quantity}': must be greater than or equal to 1M."));
             }
             Some(quantity) if quantity.value() > MAX_MEMORY => {
-                found.invalid(field.clone(), format!("{field} '{}': is larger than any machine (64Ti)", amount.0));
+                found.invalid(field.clone(), format!("{field} '{quantity}': is larger than any machine (64Ti)"));
             }
             Some(_) => {}
         }
     }
-    let value = |amount: Option<&Amount>| amount.and_then(parse).map(Quantity::value);
-    if let (Some(request), Some(limit)) = (value(requests), value(limits))
-        && limit > 0
-        && request > limit
-    {
-        let (request, limit) = (requests.map_or("", |a| &a.0), limits.map_or("", |a| &a.0));
-        let message = format!("{requests_field} '{request}' is greater than {limits_field} '{limit}'");
-        found.invalid(requests_field.clone(), message);
-    }
-    if let (Some(size), Some(limit)) = (value(guest), value(limits))
-        && limit > 0
-        && size > limit
-    {
-        let (size, limit) = (guest.map_or("", |a| &a.0), limits.map_or("", |a| &a.0));
+    if value(limits) > 0 && value(requests) > value(limits) {
         let message =
-            format!("{guest_field} '{size}' must be equal to or less than the memory limit {limits_field} '{limit}'");
+            format!("{requests_field} '{}' is greater than {limits_field} '{}'", shown(requests), shown(limits));
+        found.invalid(requests_field, message);
+    }
+    hugepages(domain, path, found);
+    // Where changes reach the running instance, its pod's limits follow the guest's size.
+    if !cluster.live_update() && guest.is_some() && value(limits) != 0 && value(limits) < value(guest) {
+        let message = format!(
+            "{guest_field} '{}' must be equal to or less than the memory limit {limits_field} '{}'",
+            shown(guest),
+            shown(limits)
+        );
         found.invalid(guest_field, message);
     }
 }
@@ -103,15 +94,15 @@ fn memory(domain: &DomainSpec, path: &str, found: &mut Findings) {
 fn hugepages(domain: &DomainSpec, path: &str, found: &mut Findings) {
     let Some(memory) = &domain.memory else { return };
     let Some(hugepages) = &memory.hugepages else { return };
-    let size_field = format!("{path}.domain.memory.hugepages.pageSize");
-    let Some(page) = Quantity::parse(&hugepages.page_size).ok().map(Quantity::value).filter(|size| *size > 0) else {
-        let message = format!("{size_field} '{}': is not a quantity", hugepages.page_size);
-        return found.invalid(size_field, message);
+    let (size_field, page_size) = (format!("{path}.domain.memory.hugepages.pageSize"), &hugepages.page_size);
+    let Some(page) = Quantity::parse(page_size).ok().map(Quantity::value).filter(|size| *size > 0) else {
+        return found.invalid(size_field.clone(), format!("{size_field} '{page_size}': {FORMAT}"));
     };
-    let amount = domain.resources.requests.get("memory").or(memory.guest.as_ref());
-    let Some(size) = amount.and_then(parse).map(Quantity::value) else { return };
+    let requests = domain.resources.requests.get("memory");
+    let sizes = [value(requests), value(memory.guest.as_ref()), value(domain.resources.limits.get("memory"))];
+    let Some(size) = sizes.into_iter().find(|size| *size != 0) else { return };
     let field = format!("{path}.domain.resources.requests.memory");
-    let (amount, page_size) = (amount.map_or("", |a| &a.0), &hugepages.page_size);
+    let amount = shown(requests);
     if size < page {
         let message =
             format!("{field} '{amount}' must be equal to or larger than page size {size_field} '{page_size}'");
@@ -122,7 +113,19 @@ fn hugepages(domain: &DomainSpec, path: &str, found: &mut Findings) {
     }
 }
 
-fn cpu(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut Findings) {
+fn machine(spec: &VirtualMachineInstanceSpec, path: &str, cluster: &Cluster<'_>, found: &mut Findings) {
+    let Some(machine) = spec.domain.machine.as_ref().filter(|machine| !machine.type_.is_empty()) else { return };
+    // A container has no machine; its driver says "none".
+    let machines = cluster.machines(&spec.architecture);
+    if machine.type_ == "none" || machines.iter().any(|pattern| matches(pattern, &machine.type_)) {
+        return;
+    }
+    let field = format!("{path}.domain.machine.type");
+    let message = format!("{field} is not supported: {} (allowed values: [{}])", machine.type_, machines.join(" "));
+    found.invalid(field, message);
+}
+
+fn processors(spec: &VirtualMachineInstanceSpec, path: &str, cluster: &Cluster<'_>, found: &mut Findings) {
     let resources = &spec.domain.resources;
     let (requests, limits) = (resources.requests.get("cpu"), resources.limits.get("cpu"));
     let requests_field = format!("{path}.domain.resources.requests.cpu");
@@ -130,35 +133,51 @@ fn cpu(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut Findings) {
     for (field, amount) in [(&requests_field, requests), (&limits_field, limits)] {
         let Some(amount) = amount else { continue };
         match parse(amount) {
-            None => found.invalid(field.clone(), format!("{field} '{}': is not a quantity", amount.0)),
+            None => found.invalid(field.clone(), format!("{field} '{}': {FORMAT}", amount.0)),
             Some(quantity) if quantity.is_negative() => {
-                found.invalid(field.clone(), format!("{field} '{}': must be greater than or equal to 0.", amount.0));
+                found.invalid(field.clone(), format!("{field} '{quantity}': must be greater than or equal to 0."));
             }
             Some(_) => {}
         }
     }
-    let milli = |amount: Option<&Amount>| amount.and_then(parse).map(Quantity::as_milli);
-    if let (Some(request), Some(limit)) = (milli(requests), milli(limits))
-        && limit > 0
-        && request > limit
-    {
-        let (request, limit) = (requests.map_or("", |a| &a.0), limits.map_or("", |a| &a.0));
-        let message = format!("{requests_field} '{request}' is greater than {limits_field} '{limit}'");
+    let milli = |amount: Option<&Amount>| amount.and_then(parse).map_or(0, Quantity::as_milli);
+    if milli(limits) > 0 && milli(requests) > milli(limits) {
+        let message =
+            format!("{requests_field} '{}' is greater than {limits_field} '{}'", shown(requests), shown(limits));
         found.invalid(requests_field.clone(), message);
     }
+    let Some(cpu) = &spec.domain.cpu else { return };
+    if cpu.dedicated_cpu_placement {
+        dedicated(spec, path, cluster, found);
+    }
+    topology(spec, path, found);
+}
+
+/// What a guest's processors look like.
+fn topology(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut Findings) {
     let Some(cpu) = &spec.domain.cpu else { return };
     let field = format!("{path}.domain.cpu");
     let count = u64::from(cpu.cores.max(1)) * u64::from(cpu.sockets.max(1)) * u64::from(cpu.threads.max(1));
     if count > MAX_CPUS {
-        found.invalid(
-            field.clone(),
-            format!("{field}: {count} virtual CPUs are more than a guest can have ({MAX_CPUS})"),
-        );
+        let message = format!("{field}: {count} virtual CPUs are more than a guest can have ({MAX_CPUS})");
+        found.invalid(field.clone(), message);
     }
-    if cpu.max_sockets != 0 && cpu.sockets > cpu.max_sockets {
+    let numa = format!("{field}.numa.guestMappingPassthrough");
+    let passthrough = cpu.numa.as_ref().is_some_and(|numa| numa.guest_mapping_passthrough.is_some());
+    if passthrough && !cpu.dedicated_cpu_placement {
+        let message =
+            format!("{field}.dedicatedCpuPlacement must be set to true when NUMA topology strategy is set in {numa}");
+        found.invalid(numa.clone(), message);
+    }
+    if passthrough && spec.domain.memory.as_ref().is_none_or(|memory| memory.hugepages.is_none()) {
+        let message =
+            format!("{path}.domain.memory.hugepages must be requested when NUMA topology strategy is set in {numa}");
+        found.invalid(numa.clone(), message);
+    }
+    if cpu.isolate_emulator_thread && !cpu.dedicated_cpu_placement {
         found.invalid(
-            format!("{field}.sockets"),
-            "Number of sockets in CPU topology is greater than the maximum sockets allowed",
+            format!("{field}.isolateEmulatorThread"),
+            "IsolateEmulatorThread should be only set in combination with DedicatedCPUPlacement",
         );
     }
     for (index, feature) in cpu.features.iter().enumerate() {
@@ -167,67 +186,78 @@ fn cpu(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut Findings) {
             found.unsupported(format!("{field}.features[{index}].policy"), message);
         }
     }
-    if cpu.isolate_emulator_thread && !cpu.dedicated_cpu_placement {
+    if cpu.max_sockets != 0 && cpu.sockets > cpu.max_sockets {
         found.invalid(
-            format!("{field}.isolateEmulatorThread"),
-            "IsolateEmulatorThread should be only set in combination with DedicatedCPUPlacement",
+            format!("{field}.sockets"),
+            "Number of sockets in CPU topology is greater than the maximum sockets allowed",
         );
     }
-    if spec.architecture == "arm64" && cpu.threads > 1 {
-        let message = format!(
-            "threads must not be greater than 1 at {field}.threads (got {}) when {path}.architecture is arm64",
-            cpu.threads
-        );
-        found.invalid(format!("{path}.architecture"), message);
-    }
-    if cpu.dedicated_cpu_placement {
-        dedicated(spec, path, found);
-    }
-    if cpu.numa.as_ref().is_some_and(|numa| numa.guest_mapping_passthrough.is_some()) {
-        let numa = format!("{field}.numa.guestMappingPassthrough");
+    if cpu.realtime.is_some() {
         if !cpu.dedicated_cpu_placement {
-            let message = format!(
-                "{field}.dedicatedCpuPlacement must be set to true when NUMA topology strategy is set in {numa}"
-            );
-            found.invalid(numa.clone(), message);
+            let placement = format!("{field}.dedicatedCpuPlacement");
+            let message = format!("{placement} must be set to true when {field}.realtime is used");
+            found.required(placement, message);
         }
-        if spec.domain.memory.as_ref().is_none_or(|memory| memory.hugepages.is_none()) {
-            let message = format!(
-                "{path}.domain.memory.hugepages must be requested when NUMA topology strategy is set in {numa}"
-            );
-            found.invalid(numa, message);
+        if !passthrough {
+            let message = format!("{numa} must be defined when {field}.realtime is used");
+            found.required(numa, message);
         }
     }
 }
 
-fn dedicated(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut Findings) {
+/// Processors of its own need whole numbers, and memory that is reserved.
+fn dedicated(spec: &VirtualMachineInstanceSpec, path: &str, cluster: &Cluster<'_>, found: &mut Findings) {
     let Some(cpu) = &spec.domain.cpu else { return };
     let field = format!("{path}.domain.cpu.dedicatedCpuPlacement");
     let resources = &spec.domain.resources;
-    for (kind, amounts) in [("limits", &resources.limits), ("requests", &resources.requests)] {
-        if amounts.get("cpu").and_then(parse).is_some_and(|quantity| !quantity.is_integer()) {
-            let message = format!("provided resources CPU {kind} must be an interger");
-            found.invalid(format!("{path}.domain.resources.{kind}.cpu"), message);
+    let at = |kind: &str, what: &str| format!("{path}.domain.resources.{kind}.{what}");
+    let (memory_request, memory_limit) =
+        (value(resources.requests.get("memory")), value(resources.limits.get("memory")));
+    let memory = spec.domain.memory.as_ref();
+    let guest = memory.is_some_and(|memory| memory.hugepages.is_some() || value(memory.guest.as_ref()) != 0);
+    if memory_request == 0 && memory_limit == 0 && !guest {
+        let message = format!(
+            "{}, {}, {path}.domain.memory.hugepages or {path}.domain.memory.guest should be provided",
+            at("requests", "memory"),
+            at("limits", "memory"),
+        );
+        found.invalid(at("limits", "memory"), message);
+    }
+    for (kind, amounts) in [("requests", &resources.requests), ("limits", &resources.limits)] {
+        let amount = amounts.get("cpu").and_then(parse);
+        if amount.is_some_and(|quantity| quantity.value() > 0 && !quantity.is_integer()) {
+            found.invalid(at(kind, "cpu"), format!("provided resources CPU {kind} must be an interger"));
         }
     }
-    let value = |amount: Option<&Amount>| amount.and_then(parse).map(Quantity::value).unwrap_or(0);
+    if memory_request > 0 && memory_limit > 0 && memory_request != memory_limit {
+        let message = format!("{} must be equal to {}", at("requests", "memory"), at("limits", "memory"));
+        found.invalid(at("requests", "memory"), message);
+    }
     let (request, limit) = (value(resources.requests.get("cpu")), value(resources.limits.get("cpu")));
-    let names = (
-        format!("{path}.domain.resources.requests.cpu"),
-        format!("{path}.domain.resources.limits.cpu"),
-        format!("{path}.domain.cpu.cores"),
-    );
-    let cpus = cpu.cores != 0 || cpu.sockets != 0 || cpu.threads != 0;
-    if request == 0 && limit == 0 && !cpus {
-        let message = format!(
-            "either {} or {} or {} must be provided when DedicatedCPUPlacement is true ",
-            names.0, names.1, names.2
-        );
+    let (requests, limits, cores) = (at("requests", "cpu"), at("limits", "cpu"), format!("{path}.domain.cpu.cores"));
+    let asked = cpu.cores != 0 || cpu.sockets != 0 || cpu.threads != 0;
+    let count = i64::from(cpu.cores.max(1)) * i64::from(cpu.sockets.max(1)) * i64::from(cpu.threads.max(1));
+    if request == 0 && limit == 0 && !asked {
+        let message =
+            format!("either {requests} or {limits} or {cores} must be provided when DedicatedCPUPlacement is true ");
         found.invalid(field.clone(), message);
     }
     if request > 0 && limit > 0 && request != limit {
-        let message = format!("{} or {} must be equal when DedicatedCPUPlacement is true ", names.0, names.1);
+        let message = format!("{requests} or {limits} must be equal when DedicatedCPUPlacement is true ");
         found.invalid(field.clone(), message);
+    }
+    if (request > 0 || limit > 0) && asked && request != count && limit != count {
+        let message = format!(
+            "{requests} or {limits} must not be provided at the same time with {cores} when DedicatedCPUPlacement is true "
+        );
+        found.invalid(field.clone(), message);
+    }
+    if cpu.threads > 1 && cluster.architecture(&spec.architecture) == "arm64" {
+        let message = format!(
+            "threads must not be greater than 1 at {path}.domain.cpu.threads (got {}) when {path}.architecture is arm64",
+            cpu.threads
+        );
+        found.invalid(format!("{path}.architecture"), message);
     }
     if cpu.threads > 2 {
         let message = format!(
@@ -238,84 +268,52 @@ fn dedicated(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut Findings
     }
 }
 
-fn firmware(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut Findings) {
-    let Some(firmware) = &spec.domain.firmware else { return };
-    let field = format!("{path}.domain.firmware");
-    if let Some(bootloader) = &firmware.bootloader {
-        let loader = format!("{field}.bootloader");
-        if bootloader.efi.is_some() && bootloader.bios.is_some() {
-            let message = format!("{loader} has both EFI and BIOS configured, but they are mutually exclusive.");
-            found.invalid(loader, message);
-        }
-        // Secure boot is on unless it is refused, and needs system management mode.
-        let secure = bootloader.efi.as_ref().is_some_and(|efi| efi.secure_boot != Some(false));
-        let smm = spec.domain.features.as_ref().and_then(|features| features.smm.as_ref());
-        if secure && smm.is_none_or(|smm| smm.enabled == Some(false)) {
-            let domain = format!("{path}.domain");
-            let message =
-                format!("{domain} has EFI SecureBoot enabled. SecureBoot requires SMM, which is currently disabled.");
-            found.invalid(domain, message);
-        }
+/// An instance has to say how large it is; a VM may leave that to an instance type.
+pub(super) fn size(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut Findings) {
+    let domain = &spec.domain;
+    let memory = domain.memory.as_ref();
+    let told = memory.is_some_and(|memory| memory.guest.is_some() || memory.hugepages.is_some());
+    let resources = &domain.resources;
+    if told || value(resources.requests.get("memory")) != 0 || value(resources.limits.get("memory")) != 0 {
+        return;
     }
-    if let Some(boot) = &firmware.kernel_boot {
-        let field = format!("{field}.kernelBoot");
-        match &boot.container {
-            None if !boot.kernel_args.is_empty() => found.invalid(
-                format!("{field}.kernelArgs"),
-                "kernel arguments cannot be provided without an external kernel",
-            ),
-            None => {}
-            Some(container) => {
-                let field = format!("{field}.container");
-                if container.image.is_empty() {
-                    found.required(format!("{field}.image"), format!("{field} must be defined with an image"));
-                }
-                if container.kernel_path.is_empty() && container.initrd_path.is_empty() {
-                    let message =
-                        format!("{field} must be defined with at least one of the following: kernelPath, initrdPath");
-                    found.required(field, message);
-                }
-            }
-        }
-    }
-    if let Some(acpi) = &firmware.acpi {
-        let field = format!("{field}.acpi");
-        if acpi.slic_name_ref.is_empty() && acpi.msdm_name_ref.is_empty() {
-            found.invalid(field.clone(), "ACPI was set but no SLIC nor MSDM volume reference was set");
-        }
-        for (name, key) in [(&acpi.slic_name_ref, "slicNameRef"), (&acpi.msdm_name_ref, "msdmNameRef")] {
-            if name.is_empty() {
-                continue;
-            }
-            match spec.volumes.iter().find(|volume| volume.name == *name) {
-                None => found.invalid(format!("{field}.{key}"), format!("{field} does not have a matching Volume.")),
-                Some(volume) if volume.secret.is_none() => {
-                    found.invalid(format!("{field}.{key}"), format!("{field} refers to Volume of unsupported type."));
-                }
-                Some(_) => {}
-            }
-        }
-    }
+    let guest = format!("{path}.domain.memory.guest");
+    let message = format!(
+        "no memory requested, at least one of '{guest}', '{path}.domain.memory.hugepages.pageSize' or '{path}.domain.resources.requests.memory' must be set"
+    );
+    found.required(guest, message);
 }
 
-fn devices(domain: &DomainSpec, path: &str, found: &mut Findings) {
-    let devices = &domain.devices;
-    for (index, input) in devices.inputs.iter().enumerate() {
-        let field = format!("{path}.domain.devices.inputs[{index}]");
-        if !["", "virtio", "usb"].contains(&input.bus.as_str()) {
-            found.invalid(format!("{field}.bus"), "Input device can have only virtio or usb bus.");
-        }
-        if input.type_ != "tablet" {
-            found.invalid(format!("{field}.type"), "Input device can have only tablet type.");
-        }
-    }
-    if let Some(sound) = &devices.sound {
-        let field = format!("{path}.Sound");
-        if !["", "ich9", "ac97"].contains(&sound.model.as_str()) {
-            found.invalid(field.clone(), "Sound device type is not supported. Options: 'ich9' or 'ac97'");
-        }
-        if sound.name.is_empty() {
-            found.invalid(field, "Sound device requires a name field.");
-        }
-    }
+/// A guest that may grow while it runs has to begin with what can be added to.
+pub(super) fn growth(spec: &VirtualMachineInstanceSpec, path: &str, cluster: &Cluster<'_>, found: &mut Findings) {
+    let domain = &spec.domain;
+    let Some(memory) = domain.memory.as_ref().filter(|_| cluster.live_update()) else { return };
+    let Some(most) = memory.max_guest.as_ref() else { return };
+    let huge = memory.hugepages.as_ref().is_some_and(|pages| pages.page_size == "1Gi");
+    let (block, unit) = if huge { (1 << 30, "1Gi") } else { (2 << 20, "2Mi") };
+    let (guest, most) = (value(memory.guest.as_ref()), value(Some(most)));
+    let cpu = domain.cpu.as_ref();
+    let passthrough = |numa: &ferrovirt_api::v1::NUMA| numa.guest_mapping_passthrough.is_some();
+    let message = if cpu.is_some_and(|cpu| cpu.realtime.is_some()) {
+        "Memory hotplug is not compatible with realtime VMs".to_owned()
+    } else if cpu.and_then(|cpu| cpu.numa.as_ref()).is_some_and(passthrough) {
+        "Memory hotplug is not compatible with guest mapping passthrough".to_owned()
+    } else if domain.launch_security.is_some() {
+        "Memory hotplug is not compatible with encrypted VMs".to_owned()
+    } else if memory.guest.is_none() {
+        "Guest memory must be configured when memory hotplug is enabled".to_owned()
+    } else if guest > most {
+        "Guest memory is greater than the configured maxGuest memory".to_owned()
+    } else if guest % block != 0 {
+        format!("Guest memory must be {unit} aligned")
+    } else if most % block != 0 {
+        format!("MaxGuest must be {unit} aligned")
+    } else if cluster.architecture(&spec.architecture) != "amd64" {
+        "Memory hotplug is only available for x86_64 VMs".to_owned()
+    } else if guest < 1 << 30 {
+        "Memory hotplug is only available for VMs with at least 1Gi of guest memory".to_owned()
+    } else {
+        return;
+    };
+    found.invalid(format!("{path}.domain.memory.guest"), message);
 }

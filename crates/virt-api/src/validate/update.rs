@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use ferrovirt_api::{names, v1::VirtualMachineInstance};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
-use super::{Cause, Findings};
+use serde_json::Value;
+
+use super::{Cause, Cluster, Findings, INVALID};
 
 /// Labels that our components go by.
 const RESERVED: &[&str] = &[
@@ -80,6 +82,28 @@ pub fn changed(old: &VirtualMachineInstance, new: &VirtualMachineInstance) -> Ve
         );
     }
     found.0
+}
+
+/// What stands against a node agent's write of an instance on another node. Its token says which node it is on; embedded
+/// there is one node, and no token.
+pub fn elsewhere(review: &Value, cluster: &Cluster<'_>) -> Option<Cause> {
+    let request = &review["request"];
+    let user = &request["userInfo"];
+    let node = user["extra"]["authentication.kubernetes.io/node-name"][0].as_str()?;
+    let is_node_agent = user["username"].as_str()?.ends_with(":kubevirt-handler");
+    if !is_node_agent || !cluster.gate("NodeRestriction") {
+        return None;
+    }
+    let (old, new) = (&request["oldObject"]["status"], &request["object"]["status"]);
+    let target = |status: &Value| status["migrationState"]["targetNode"].as_str().unwrap_or_default().to_owned();
+    let message = if old["nodeName"] != *node && target(old) != node {
+        "Node restriction, virt-handler is only allowed to modify VMIs it owns"
+    } else if target(old).is_empty() && !target(new).is_empty() {
+        "Node restriction, virt-handler is not allowed to set target node"
+    } else {
+        return None;
+    };
+    Some(Cause { reason: INVALID, field: String::new(), message: message.into() })
 }
 
 fn reserved(vmi: &VirtualMachineInstance) -> BTreeMap<&str, &str> {

@@ -1,0 +1,218 @@
+//! Affinity and spreading, which the launcher's pod gets as they are: Kubernetes would refuse the pod, and nobody looks there.
+//!
+//! Paths begin at the instance's spec, as upstream's do: its `affinity` is left out of them.
+
+use ferrovirt_api::v1::VirtualMachineInstanceSpec;
+use k8s_openapi::{
+    api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, WeightedPodAffinityTerm},
+    apimachinery::pkg::apis::meta::v1::LabelSelector,
+};
+
+use super::{Findings, names};
+
+pub(super) fn check(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut Findings) {
+    if let Some(affinity) = &spec.affinity {
+        if let Some(node) = &affinity.node_affinity {
+            let field = format!("{path}.nodeAffinity");
+            if let Some(required) = &node.required_during_scheduling_ignored_during_execution {
+                let field = format!("{field}.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms");
+                if required.node_selector_terms.is_empty() {
+                    missing(found, field.clone(), "must have at least one node selector term");
+                }
+                for (index, term) in required.node_selector_terms.iter().enumerate() {
+                    node_term(term, &format!("{field}[{index}]"), found);
+                }
+            }
+            let preferred = node.preferred_during_scheduling_ignored_during_execution.as_deref().unwrap_or_default();
+            for (index, term) in preferred.iter().enumerate() {
+                let field = format!("{field}.preferredDuringSchedulingIgnoredDuringExecution[{index}]");
+                weight(term.weight, &field, found);
+                node_term(&term.preference, &format!("{field}.preference"), found);
+            }
+        }
+        if let Some(pod) = &affinity.pod_affinity {
+            pod_terms(
+                pod.required_during_scheduling_ignored_during_execution.as_deref().unwrap_or_default(),
+                pod.preferred_during_scheduling_ignored_during_execution.as_deref().unwrap_or_default(),
+                &format!("{path}.podAffinity"),
+                found,
+            );
+        }
+        if let Some(pod) = &affinity.pod_anti_affinity {
+            pod_terms(
+                pod.required_during_scheduling_ignored_during_execution.as_deref().unwrap_or_default(),
+                pod.preferred_during_scheduling_ignored_during_execution.as_deref().unwrap_or_default(),
+                &format!("{path}.podAntiAffinity"),
+                found,
+            );
+        }
+    }
+    spreading(spec, &format!("{path}.topologySpreadConstraints"), found);
+}
+
+fn wrong(found: &mut Findings, field: String, value: impl std::fmt::Debug, detail: impl std::fmt::Display) {
+    let message = format!("{field}: Invalid value: {value:?}: {detail}");
+    found.invalid(field, message);
+}
+
+fn missing(found: &mut Findings, field: String, detail: &str) {
+    let message = format!("{field}: Required value: {detail}");
+    found.invalid(field, message);
+}
+
+fn weight(weight: i32, field: &str, found: &mut Findings) {
+    if !(1..=100).contains(&weight) {
+        wrong(found, format!("{field}.weight"), weight, "must be in the range 1-100");
+    }
+}
+
+fn node_term(term: &NodeSelectorTerm, field: &str, found: &mut Findings) {
+    for (index, requirement) in term.match_expressions.iter().flatten().enumerate() {
+        expression(requirement, &format!("{field}.matchExpressions[{index}]"), found);
+    }
+    for (index, requirement) in term.match_fields.iter().flatten().enumerate() {
+        node_field(requirement, &format!("{field}.matchFields[{index}]"), found);
+    }
+}
+
+fn expression(requirement: &NodeSelectorRequirement, field: &str, found: &mut Findings) {
+    let values = requirement.values.as_deref().unwrap_or_default();
+    let at = format!("{field}.values");
+    match requirement.operator.as_str() {
+        "In" | "NotIn" if values.is_empty() => {
+            missing(found, at, "must be specified when `operator` is 'In' or 'NotIn'");
+        }
+        "Exists" | "DoesNotExist" if !values.is_empty() => {
+            let detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+            found.invalid(at.clone(), format!("{at}: Forbidden: {detail}"));
+        }
+        "Gt" | "Lt" if values.len() != 1 => {
+            missing(found, at, "must be specified single value when `operator` is 'Lt' or 'Gt'");
+        }
+        "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
+        other => wrong(found, format!("{field}.operator"), other, "not a valid selector operator"),
+    }
+    label_name(&requirement.key, &format!("{field}.key"), found);
+}
+
+fn node_field(requirement: &NodeSelectorRequirement, field: &str, found: &mut Findings) {
+    let values = requirement.values.as_deref().unwrap_or_default();
+    match requirement.operator.as_str() {
+        "In" | "NotIn" if values.len() != 1 => missing(
+            found,
+            format!("{field}.values"),
+            "must be only one value when `operator` is 'In' or 'NotIn' for node field selector",
+        ),
+        "In" | "NotIn" => {}
+        other => wrong(found, format!("{field}.operator"), other, "not a valid selector operator"),
+    }
+    if requirement.key != "metadata.name" {
+        return wrong(found, format!("{field}.key"), &requirement.key, "not a valid field selector key");
+    }
+    for (index, value) in values.iter().enumerate() {
+        for problem in names::dns_subdomain(value) {
+            wrong(found, format!("{field}.values[{index}]"), value, problem);
+        }
+    }
+}
+
+fn pod_terms(required: &[PodAffinityTerm], preferred: &[WeightedPodAffinityTerm], field: &str, found: &mut Findings) {
+    for (index, term) in required.iter().enumerate() {
+        pod_term(term, &format!("{field}.requiredDuringSchedulingIgnoredDuringExecution[{index}]"), found);
+    }
+    for (index, term) in preferred.iter().enumerate() {
+        let field = format!("{field}.preferredDuringSchedulingIgnoredDuringExecution[{index}]");
+        weight(term.weight, &field, found);
+        pod_term(&term.pod_affinity_term, &format!("{field}.podAffinityTerm"), found);
+    }
+}
+
+fn pod_term(term: &PodAffinityTerm, field: &str, found: &mut Findings) {
+    selector(term.label_selector.as_ref(), &format!("{field}.labelSelector"), found);
+    selector(term.namespace_selector.as_ref(), &format!("{field}.namespaceSelector"), found);
+    for namespace in term.namespaces.iter().flatten() {
+        for problem in names::dns_label(namespace) {
+            wrong(found, format!("{field}.namespace"), namespace, problem);
+        }
+    }
+    let key = format!("{field}.topologyKey");
+    if term.topology_key.is_empty() {
+        missing(found, key.clone(), "can not be empty");
+    }
+    label_name(&term.topology_key, &key, found);
+}
+
+fn selector(selector: Option<&LabelSelector>, field: &str, found: &mut Findings) {
+    let Some(selector) = selector else { return };
+    for (key, value) in selector.match_labels.iter().flatten() {
+        let field = format!("{field}.matchLabels");
+        label_name(key, &field, found);
+        for problem in names::label_value(value) {
+            wrong(found, field.clone(), value, problem);
+        }
+    }
+    for (index, requirement) in selector.match_expressions.iter().flatten().enumerate() {
+        let field = format!("{field}.matchExpressions[{index}]");
+        let values = requirement.values.as_deref().unwrap_or_default();
+        match requirement.operator.as_str() {
+            "In" | "NotIn" if values.is_empty() => {
+                missing(found, format!("{field}.values"), "must be specified when `operator` is 'In' or 'NotIn'")
+            }
+            "Exists" | "DoesNotExist" if !values.is_empty() => {
+                let at = format!("{field}.values");
+                let detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+                found.invalid(at.clone(), format!("{at}: Forbidden: {detail}"));
+            }
+            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+            other => wrong(found, format!("{field}.operator"), other, "not a valid selector operator"),
+        }
+        label_name(&requirement.key, &format!("{field}.key"), found);
+        for (index, value) in values.iter().enumerate() {
+            for problem in names::label_value(value) {
+                wrong(found, format!("{field}.values[{index}]"), value, problem);
+            }
+        }
+    }
+}
+
+fn label_name(key: &str, field: &str, found: &mut Findings) {
+    for problem in names::qualified(key) {
+        wrong(found, field.to_owned(), key, problem);
+    }
+}
+
+fn spreading(spec: &VirtualMachineInstanceSpec, base: &str, found: &mut Findings) {
+    let constraints = &spec.topology_spread_constraints;
+    for (index, constraint) in constraints.iter().enumerate() {
+        let field = format!("{base}[{index}]");
+        if constraint.max_skew <= 0 {
+            wrong(found, format!("{field}.maxSkew"), constraint.max_skew, "must be greater than zero");
+        }
+        let key = format!("{field}.topologyKey");
+        if constraint.topology_key.is_empty() {
+            missing(found, key, "can not be empty");
+        } else {
+            label_name(&constraint.topology_key, &key, found);
+        }
+        if !["DoNotSchedule", "ScheduleAnyway"].contains(&constraint.when_unsatisfiable.as_str()) {
+            let at = format!("{field}.whenUnsatisfiable");
+            let message = format!(
+                "{at}: Unsupported value: {:?}: supported values: \"DoNotSchedule\", \"ScheduleAnyway\"",
+                constraint.when_unsatisfiable
+            );
+            found.invalid(at, message);
+        }
+        selector(constraint.label_selector.as_ref(), &format!("{base}.labelSelector"), found);
+        let again = constraints.iter().skip(index + 1).any(|other| {
+            other.topology_key == constraint.topology_key && other.when_unsatisfiable == constraint.when_unsatisfiable
+        });
+        if again {
+            let at = format!("{field}.{{topologyKey, whenUnsatisfiable}}");
+            let message = format!(
+                "{at}: Duplicate value: \"{{{}, {}}}\"",
+                constraint.topology_key, constraint.when_unsatisfiable
+            );
+            found.invalid(at, message);
+        }
+    }
+}
