@@ -112,15 +112,17 @@ async fn paused(cluster: &Cluster) -> Result<()> {
 
 async fn unsupported(cluster: &Cluster) -> Result<()> {
     let mut wants = vm("lacking", "Always");
-    wants["spec"]["template"]["spec"]["domain"]["cpu"] = json!({ "realtime": {} });
+    wants["spec"]["template"]["spec"]["domain"]["devices"]["clientPassthrough"] = json!({});
     create(cluster, wants).await?;
     let stuck = wait_vm(cluster, "lacking", "says what it lacks", |vm| condition(vm, "Failure").is_some()).await?;
     let failure = condition(&stuck, "Failure").context("no Failure")?;
-    ensure!(failure.message.contains("spec.template.spec.domain.cpu.realtime"), "{failure:?}");
+    ensure!(failure.message.contains("spec.template.spec.domain.devices.clientPassthrough"), "{failure:?}");
     ensure!(stuck.status.printable_status == "Stopped", "{}", stuck.status.printable_status);
     ensure!(cluster.vmis().get_opt("lacking").await?.is_none(), "it was started");
     wait_event(cluster, "lacking", "FailedCreate").await?;
-    patch(cluster, "lacking", json!({ "spec": { "template": { "spec": { "domain": { "cpu": null } } } } })).await?;
+    let without =
+        json!({ "spec": { "template": { "spec": { "domain": { "devices": { "clientPassthrough": null } } } } } });
+    patch(cluster, "lacking", without).await?;
     let runs = wait_status(cluster, "lacking", "Running").await?;
     ensure!(condition(&runs, "Failure").is_none(), "the failure stays");
     Ok(())
