@@ -73,7 +73,7 @@ kubernetes-up: deps ## a real Kubernetes on this machine, to test on (NODES=2 fo
 kubernetes-down: ## remove it again
 	@scripts/kubernetes/down.sh
 
-e2e-kubernetes: deps build image images ## the end-to-end cases on a real Kubernetes (SUITES="power" for some of them)
+e2e-kubernetes: deps build image images clients ## the end-to-end cases on a real Kubernetes (SUITES="power" for some of them)
 	@scripts/kubernetes/e2e.sh $(SUITES)
 
 bench-kubernetes: deps build image images ## 20 VMs on a real Kubernetes, beside the same embedded; one table

@@ -5,6 +5,7 @@
 #
 #   OUT_DIR/ferrovirt.tar            the static program and nothing else
 #   OUT_DIR/ferrovirt-launcher.tar   QEMU, libvirt's QEMU driver, the launcher, and what these load: no shell, no package manager
+#   OUT_DIR/previous                 the same of the commit that was built before this one, to upgrade from
 #
 # Nothing is installed on this machine: packages are downloaded and unpacked into the cache. A second run with the same inputs does
 # nothing. The programs come from $FERROVIRT_BIN_DIR, where scripts/build.sh puts them.
@@ -47,8 +48,21 @@ main() {
     work=$(mktemp -d "$base/images-work.XXXXXX")
     trap 'rm -rf "$work"' EXIT
 
+    keep_previous
     image ferrovirt "$bin/ferrovirt"
     image ferrovirt-launcher "$bin/ferrovirt-launcher"
+    echo "$commit" >"$out/commit"
+}
+
+# Archives are replaced and never changed, so a link is enough.
+keep_previous() {
+    commit=$(git -C "$repo" rev-parse HEAD 2>/dev/null || echo unknown)
+    if [ -s "$out/commit" ] && [ "$(cat "$out/commit")" != "$commit" ]; then
+        rm -rf "$out/previous"
+        mkdir "$out/previous"
+        ln "$out"/*.tar "$out/commit" "$out/previous/"
+        rm "$out/commit"
+    fi
 }
 
 # image NAME PROGRAM: makes OUT_DIR/NAME.tar with make_NAME, unless it was made of the same things.

@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     command,
@@ -30,8 +30,9 @@ pub const INSTANCE: &str = "test-cluster";
 const NAMESPACE: &str = "kubevirt";
 /// The kubelet first: it would start again what is killed after it.
 const DAEMONS: &[&str] = &["kubelet", "containerd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"];
-/// What cases may make in the namespace `default`, besides machines.
-const KINDS: &str = "configmaps,secrets,services,persistentvolumeclaims,pods";
+/// What cases may make, besides machines: in the namespace `default`, or namespaces.
+const KINDS: &str =
+    "configmaps,secrets,services,datavolumes,persistentvolumeclaims,pods,roles,rolebindings,resourcequotas,namespaces";
 
 pub struct Cluster {
     state: PathBuf,
@@ -55,6 +56,29 @@ impl Cluster {
 
     pub fn kubeconfig(&self) -> PathBuf {
         env::var_os("KUBECONFIG").map_or_else(|| self.state.join("admin.kubeconfig"), PathBuf::from)
+    }
+
+    /// A certificate of the cluster's own authority makes the user.
+    pub fn kubeconfig_of(&self, user: &str, work: &Path) -> Result<String> {
+        let pki = self.state.join("pki");
+        let [key, certificate] = ["key", "crt"].map(|end| work.join(format!("{user}.{end}")));
+        let mut sign = Command::new("openssl");
+        sign.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", &format!("/CN={user}")]);
+        sign.args(["-addext", "extendedKeyUsage=clientAuth", "-CA"]).arg(pki.join("ca.crt"));
+        sign.arg("-CAkey").arg(pki.join("ca.key")).arg("-keyout").arg(&key).arg("-out").arg(&certificate);
+        command::run(&mut sign, "")?.success()?;
+        let config = fs::read_to_string(self.kubeconfig())?;
+        let server = config.split_whitespace().find(|word| word.starts_with("https://"));
+        let server = server.context("the kubeconfig names no server")?;
+        let cluster = json!({ "server": server, "certificate-authority": pki.join("ca.crt") });
+        let login = json!({ "client-certificate": certificate, "client-key": key });
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "test",
+            "clusters": [{ "name": "test", "cluster": cluster }],
+            "users": [{ "name": user, "user": login }],
+            "contexts": [{ "name": "test", "context": { "cluster": "test", "user": user, "namespace": "default" } }],
+        });
+        Ok(config.to_string())
     }
 
     /// The kubelet's root directory on the first node, which is the machine itself.
@@ -105,6 +129,31 @@ impl Cluster {
             found.extend(Process::read(pid).filter(|process| process.program() == name));
         }
         Ok(found)
+    }
+
+    /// Pulls a node's network cable. Not the first node's: it has none.
+    pub fn cut_off(&self, node: &str) -> Result<()> {
+        let cable = format!("k8tn{}", node.trim_start_matches("node"));
+        command::run(Command::new("ip").args(["link", "set", &cable, "down"]), "")?.success().map(drop)
+    }
+
+    /// Ends everything that runs on a node, at once.
+    pub fn power_off(&self, node: &str) -> Result<()> {
+        let (cgroup, files) = (format!("ferrovirt-{INSTANCE}/{node}"), format!("{}/", self.state.join(node).display()));
+        let holder: i32 = fs::read_to_string(self.state.join(node).join("testpod.pid"))?.trim().parse()?;
+        wait::until(&format!("{node} to be off"), wait::SOON, || {
+            let on: Vec<Process> = process::all()
+                .into_iter()
+                .filter(|p| {
+                    p.pid == holder || p.cgroups().contains(&cgroup) || p.arguments.iter().any(|a| a.contains(&files))
+                })
+                .collect();
+            for process in &on {
+                process.kill()?;
+            }
+            let names: Vec<&str> = on.iter().map(Process::program).collect();
+            Ok(if on.is_empty() { Seen::Yes(()) } else { Seen::Not(names.join(", ")) })
+        })
     }
 
     /// Deletes what cases left in the namespace `default`. Machines must have left nothing else on the cluster.

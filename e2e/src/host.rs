@@ -183,6 +183,23 @@ impl Host {
         }
     }
 
+    /// The text of a kubeconfig for a user who may do only what roles say.
+    pub fn kubeconfig_of(&self, user: &str) -> Result<String> {
+        match &self.cluster {
+            Some(cluster) => cluster.kubeconfig_of(user, self.work_dir()),
+            None => self.ferrovirt(&["kubeconfig", "--user", user]),
+        }
+    }
+
+    /// Everything that looks after machines ends and comes back: in an orderly way embedded, on a cluster by force.
+    pub fn restart(&self) -> Result<()> {
+        match self.cluster {
+            Some(_) => self.kill_up()?,
+            None => self.down()?,
+        }
+        self.up().map(drop)
+    }
+
     /// The hash that names this host's bridge, tables and cgroups.
     pub fn instance(&self) -> &str {
         self.instance.get().map_or("that-never-started", String::as_str)

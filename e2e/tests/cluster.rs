@@ -91,7 +91,10 @@ fn objects(host: &Host, manifests: &str) -> Result<BTreeMap<String, Value>> {
 }
 
 fn guests_do_not_notice_what_dies_around_them(host: &Host) -> Result<()> {
-    host.apply(&manifest::vm("calm", "Always"))?;
+    let mut vm = manifest::vm("calm", "Always");
+    // An image that is pulled always is pulled by the kubelet once a minute as long as its pod runs, with an event each time.
+    vm["spec"]["template"]["spec"]["volumes"][0]["containerDisk"]["imagePullPolicy"] = json!("IfNotPresent");
+    host.apply(&vm)?;
     let before = host.wait_running("calm")?;
     let (qemu, pod) = (host.qemu("calm")?, host.pod_of(&before)?);
     let cluster = host.cluster().context("this needs a cluster")?;
@@ -315,13 +318,18 @@ fn a_change_of_all_components_restarts_no_vm(host: &Host) -> Result<()> {
     Ok(())
 }
 
-/// Leases aside, which are how parts say that they live. The case before it may still have echoes in the first minute.
+/// Leases aside, which are how parts say that they live. The case before may have echoes in the first minute, and probes that
+/// a busy machine answers too late are events, too; so a quiet minute has to come, and not the first one to be quiet.
 fn nothing_is_written_when_nothing_happens(host: &Host) -> Result<()> {
     let quiet = |new: &[(String, u64)]| {
         new.iter().map(|(_, count)| count).sum::<u64>() < 10 && !new.iter().any(|(what, _)| what.contains("events"))
     };
     let mut new = writes_of_a_minute(host)?;
-    if !quiet(&new) {
+    for _ in 0..4 {
+        if quiet(&new) {
+            break;
+        }
+        println!("not yet quiet: {new:?}");
         new = writes_of_a_minute(host)?;
     }
     println!("writes in a quiet minute: {new:?}");

@@ -64,7 +64,9 @@ fn node_ports_answer_on_this_machine(host: &Host) -> Result<()> {
     let addresses = node["items"][0]["status"]["addresses"].as_array().context("the node has no addresses")?;
     let internal = addresses.iter().find(|address| address["type"] == "InternalIP");
     let internal = internal.and_then(|address| address["address"].as_str()).context("the node has no address")?;
-    for address in ["127.0.0.1", internal] {
+    // kube-proxy gives node ports to the node's addresses, and not to loopback.
+    let addresses = if host.cluster().is_some() { vec![internal] } else { vec!["127.0.0.1", internal] };
+    for address in addresses {
         let target = SocketAddr::new(address.parse()?, NODE_PORT);
         let body = get(target).with_context(|| format!("{target} does not answer"))?;
         ensure!(body.contains("hello from web"), "{target} says {body:?}");

@@ -301,8 +301,7 @@ fn rights_are_the_callers(host: &Host) -> Result<()> {
             "-n",
             namespace,
         ])?;
-        let config = host.ferrovirt(&["kubeconfig", "--user", user])?;
-        fs::write(host.work_dir().join(user), config)?;
+        fs::write(host.work_dir().join(user), host.kubeconfig_of(user)?)?;
     }
     let run = |user: &str, arguments: &[&str]| {
         let file = host.work_dir().join(user);

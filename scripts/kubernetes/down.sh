@@ -26,7 +26,9 @@ main() {
     stop kube-apiserver
     stop etcd
     stop registry/testpod
+    stop storage/testpod
     remove_mounts
+    remove_devices
     remove_network
     remove_cgroups
     remove_files
@@ -68,6 +70,14 @@ remove_mounts() {
     while read -r path; do
         umount "$path" 2>/dev/null || umount --lazy "$path"
     done < <(awk -v top="$state" '$5 == top || index($5, top "/") == 1 { print $5 }' /proc/self/mountinfo | tac)
+}
+
+# Block volumes, and what kubelets put on top of them.
+remove_devices() {
+    local device
+    for device in $(losetup --list --noheadings --output NAME,BACK-FILE | awk -v top="$state/" 'index($2, top) == 1 { print $1 }'); do
+        losetup --detach "$device"
+    done
 }
 
 remove_cgroups() {

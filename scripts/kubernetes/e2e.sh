@@ -10,29 +10,40 @@ here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$here/lib.sh"
 
-# `hosts` is about `ferrovirt up` itself.
-suites=(first_vm power kubectl refusals cluster crashes)
+# `hosts` is about `ferrovirt up` itself, `debian` about its guest, and `hypervisors` needs images that are not made yet.
+suites=(first_vm power kubectl refusals services virtctl disks cluster crashes nodes)
 images=${FERROVIRT_IMAGES:-$(dirname "$cache")/images}
+repo=$(cd "$here/../.." && pwd)
+chart=$repo/charts/ferrovirt
+# Two processes of each component, so that one can take over from the other.
+values=(--set configuration.developerConfiguration.useEmulation=true --set "kubeletRoot=$kubelet_root")
 results=()
 failed=0
 
 main() {
     [ $# -eq 0 ] || suites=("$@")
     export KUBECONFIG=$kubeconfig PATH=$bin:$PATH
-    [ -n "${FERROVIRT_KEEP_CLUSTER:-}" ] || trap '"$here/down.sh"' EXIT
+    # Also if this is stopped in the middle.
+    [ -n "${FERROVIRT_KEEP_CLUSTER:-}" ] || trap '"$here/down.sh" >/dev/null' EXIT
     step up "$here/up.sh"
-    step images "$here/load-image.sh" "$images"/ferrovirt.tar "$images"/ferrovirt-launcher.tar "$FERROVIRT_GUEST_DIR"/demo-guest.tar
+    step images load_images
     objects >"$state/objects-before"
     step preflight "$FERROVIRT_BIN_DIR/ferrovirt" preflight
-    step install install_chart
+    step upgrade upgrade_chart
     if [ "$failed" -eq 0 ]; then
         local suite
         for suite in "${suites[@]}"; do
+            [ "$suite" != nodes ] || step second-node second_node
             step "$suite" env FERROVIRT_TARGET=kubernetes cargo test --package ferrovirt-e2e --test "$suite"
         done
     fi
     step uninstall uninstall_chart
     step leftovers nothing_left
+    step command-line command_line
+    if [ -z "${FERROVIRT_KEEP_CLUSTER:-}" ]; then
+        step down "$here/down.sh"
+        step machine machine_is_clean
+    fi
     printf '%s\n' "${results[@]}"
     return "$failed"
 }
@@ -43,20 +54,62 @@ step() {
     shift
     echo "--- $name"
     "$@" || { result=FAILED; failed=1; }
-    results+=("$(printf '  %-10s %s, %s s' "$name" "$result" "$((SECONDS - start))")")
+    results+=("$(printf '  %-12s %s, %s s' "$name" "$result" "$((SECONDS - start))")")
 }
 
 helm() {
-    "$bin/helm" --namespace kubevirt "$@"
+    "$bin/helm" --namespace kubevirt "$@" 2>"$state/helm.log" >/dev/null || { cat "$state/helm.log"; return 1; }
 }
 
-chart=$here/../../charts/ferrovirt
-# Two processes of each component, so that one can take over from the other.
-values=(--set configuration.developerConfiguration.useEmulation=true --set "kubeletRoot=$kubelet_root")
+# An upgrade starts from the chart and the images of the commit that was built before this one. A cache that has none of these
+# has only this one's; then too every component is replaced.
+load_images() {
+    local commit from=$images
+    old_chart=$chart
+    commit=$(cat "$images/previous/commit" 2>/dev/null || true)
+    if [ -n "$commit" ] && git -C "$repo" cat-file -e "$commit^{commit}" 2>/dev/null; then
+        from=$images/previous old_chart=$state/previous/charts/ferrovirt
+        mkdir -p "$state/previous"
+        # The chart's definitions are a link into the other directory.
+        git -C "$repo" archive "$commit" charts crates/api/crds | tar -C "$state/previous" -xf - || return 1
+    fi
+    echo "upgrading from ${commit:-this commit}"
+    use_node 1
+    local name old_version
+    old_version=$(sed -n 's/^appVersion: *"\{0,1\}\([^"]*\)"\{0,1\}$/\1/p' "$old_chart/Chart.yaml")
+    for name in ferrovirt ferrovirt-launcher; do
+        import_image "$from/$name.tar" || return 1
+        ctr images tag --force "docker.io/library/$name:$old_version" "docker.io/library/$name:previous" >/dev/null 2>&1 || return 1
+    done
+    "$here/load-image.sh" "$images"/ferrovirt.tar "$images"/ferrovirt-launcher.tar "$FERROVIRT_GUEST_DIR"/demo-guest.tar
+}
 
-install_chart() {
-    helm install ferrovirt "$chart" --create-namespace "${values[@]}" >/dev/null 2>"$state/helm.log" || { cat "$state/helm.log"; return 1; }
-    rolled_out
+# Installs what was before, starts a VM, and upgrades: everything is replaced but the VM.
+upgrade_chart() {
+    helm install ferrovirt "$old_chart" --create-namespace "${values[@]}" --set images.ferrovirt=ferrovirt:previous \
+        --set images.launcher=ferrovirt-launcher:previous && rolled_out || return 1
+    local before after
+    kubectl create -f "$here/config/upgrade-vm.yaml" && kubectl wait --for=condition=Ready vm/stays --timeout=180s || return 1
+    before=$(instance) || return 1
+    helm upgrade ferrovirt "$chart" "${values[@]}" --timeout 180s && rolled_out || return 1
+    if kubectl --namespace kubevirt get pods -l '!job-name' -o jsonpath='{.items[*].spec.containers[*].image}' | grep previous; then
+        echo "a component was not replaced"
+        return 1
+    fi
+    kubectl wait --for=condition=Ready vm/stays --timeout=60s || return 1
+    after=$(instance)
+    if [ "$before" != "$after" ]; then
+        printf 'the VM was restarted: before\n%s\nafter\n%s\n' "$before" "$after"
+        return 1
+    fi
+    kubectl delete vm/stays --timeout=120s
+}
+
+# What is another one after a restart: the VMI and its phases, the pod and its container, the process.
+instance() {
+    kubectl get vmi/stays -o jsonpath='{.metadata.uid} {.status.phaseTransitionTimestamps}{"\n"}' &&
+        kubectl get pods -l vm.kubevirt.io/name=stays -o jsonpath='{.items[*].metadata.uid} {.items[*].status.containerStatuses[*].containerID}{"\n"}' &&
+        pgrep -f 'qemu-system.*guest=default_stays'
 }
 
 rolled_out() {
@@ -67,11 +120,26 @@ rolled_out() {
     kubectl wait --for=condition=Available apiservice/v1.subresources.kubevirt.io --timeout=60s
 }
 
+# A node that tests may lose.
+second_node() {
+    "$here/up.sh" 2 && load_images && rolled_out
+}
+
 uninstall_chart() {
     # Helm keeps definitions, and with them all VMs; a test leaves neither.
     kubectl delete virtualmachines,virtualmachineinstances --all --all-namespaces --timeout=180s &&
-        helm uninstall ferrovirt --wait --timeout 180s 2>/dev/null &&
+        helm uninstall ferrovirt --wait --timeout 180s &&
         "$FERROVIRT_BIN_DIR/ferrovirt" uninstall --all
+}
+
+# The same without Helm.
+command_line() {
+    local ferrovirt=$FERROVIRT_BIN_DIR/ferrovirt
+    "$ferrovirt" install --use-emulation --kubelet-root "$kubelet_root" --replicas 1 &&
+        "$ferrovirt" upgrade --replicas 2 &&
+        [ "$(kubectl --namespace kubevirt get deployment/virt-api -o jsonpath='{.spec.replicas}')" = 2 ] &&
+        "$ferrovirt" uninstall --all &&
+        nothing_left
 }
 
 # Every object that an installation or a suite could have made, and what nodes say about machines.
@@ -89,6 +157,23 @@ objects() {
 
 nothing_left() {
     wait_for 60 same_objects || { echo "left on the cluster:"; left_objects; return 1; }
+}
+
+# What down.sh must not leave, by the names that are the cluster's alone.
+machine_is_clean() {
+    local left
+    left=$(
+        pgrep -af "$state/" || true
+        grep -F "$state" /proc/self/mountinfo || true
+        ip -o link | grep -E ' k8t(n?[0-9]+)[@:]' || true
+        ip route | grep -E '10\.7[789]\.' || true
+        nft list tables | grep -E 'kube-proxy|ferrovirt-test-cluster' || true
+        iptables-save 2>/dev/null | grep -F "$pod_network" || true
+        losetup --list --noheadings --output NAME,BACK-FILE | grep -F "$state/" || true
+        find /sys/fs/cgroup -maxdepth 2 -name "$cgroup"
+        ls -d "$state" 2>/dev/null || true
+    )
+    [ -z "$left" ] || { printf 'left on the machine:\n%s\n' "$left"; return 1; }
 }
 
 same_objects() {

@@ -29,6 +29,8 @@ etcd_port=12379
 # Images that were loaded can also be pulled: from here, whatever registry their name says.
 registry_port=15000
 registry=$state/registry
+# The volumes of the storage classes local and local-wait.
+volumes=$state/storage
 cgroup=ferrovirt-test-cluster
 pod_network=ferrovirt-test-cluster
 test_image=ferrovirt.test/testpod:1

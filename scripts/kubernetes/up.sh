@@ -44,7 +44,7 @@ main() {
         use_node "$number"
         start_node
     done
-    kubectl apply --server-side -f <(render coredns.yaml) -f <(render multus.yaml) >/dev/null ||
+    kubectl apply --server-side -f <(render coredns.yaml) -f <(render multus.yaml) -f <(render storage.yaml) >/dev/null ||
         fail "the API server refuses the cluster's own objects"
     wait_until_ready
     echo "The cluster is up after $SECONDS s: $(kubectl version -o json | sed -n 's/.*"gitVersion": "\(.*\)".*/\1/p' | tail -1), nodes: $count."
@@ -66,7 +66,7 @@ check_tools() {
 
 all_running() {
     local name number
-    for name in etcd registry/testpod kube-apiserver kube-controller-manager kube-scheduler; do
+    for name in etcd registry/testpod storage/testpod kube-apiserver kube-controller-manager kube-scheduler; do
         running "$name" || return 1
     done
     for number in $(seq "$count"); do
@@ -175,6 +175,9 @@ start_control_plane() {
         --requestheader-extra-headers-prefix=X-Remote-Extra- \
         --proxy-client-cert-file="$pki/front-proxy-client.crt" --proxy-client-key-file="$pki/front-proxy-client.key"
     wait_for 120 kubectl get --raw /readyz || fail "the API server is not ready after 120 s; see $logs/kube-apiserver.log"
+
+    mkdir -p "$volumes"
+    launch storage/testpod provision "https://$api_ip:$api_port" "$pki" "$volumes" node1
 
     # One of each, so there is nobody to elect a leader among.
     launch kube-controller-manager --leader-elect=false --flex-volume-plugin-dir="$state/volume-plugins" \

@@ -7,6 +7,8 @@
 //	size FILE        prints the size of a file
 //	registry ADDRESS DIRECTORY
 //	                 serves the OCI archives of a directory as a container registry; see registry.go
+//	provision SERVER PKI DIRECTORY NODE
+//	                 a storage class of directories; see storage.go
 //	serve-api ADDRESS CERTIFICATE KEY FRONT_PROXY_CA
 //	                 an aggregated API and an admission webhook; see api.go
 package main
@@ -46,6 +48,8 @@ func run(args []string) error {
 		return size(args[1])
 	case len(args) == 3 && args[0] == "registry":
 		return serveRegistry(args[1], args[2])
+	case len(args) == 5 && args[0] == "provision":
+		return provision(args[1], args[2], args[3], args[4])
 	case len(args) == 5 && args[0] == "serve-api":
 		return serveAPI(args[1], args[2], args[3], args[4])
 	}
