@@ -1,19 +1,26 @@
 //! Watches services, pods and slices; keeps the slices and the rules in line with them.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{Endpoints, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, PostParams};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, watcher};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use super::endpoints::{self, MANAGED_BY, MANAGER, PodFacts};
+use super::legacy;
 use super::mirror::Mirror;
 use super::proxy::Proxy;
 use super::{Key, SERVICE_NAME, View};
@@ -29,6 +36,9 @@ struct Cluster {
     services: Mirror<Arc<Service>>,
     slices: Mirror<Arc<EndpointSlice>>,
     pods: Mirror<PodFacts>,
+    endpoints: Mirror<Arc<Endpoints>>,
+    /// The services there were when we last looked.
+    served: BTreeSet<Key>,
 }
 
 /// Runs for as long as the node does. Publishes what it sees in `views`.
@@ -36,7 +46,8 @@ pub(crate) async fn run(client: kube::Client, mut proxy: Proxy, views: watch::Se
     let config = watcher::Config::default();
     let mut services = pin!(watcher(Api::<Service>::all(client.clone()), config.clone()).default_backoff());
     let mut slices = pin!(watcher(Api::<EndpointSlice>::all(client.clone()), config.clone()).default_backoff());
-    let mut pods = pin!(watcher(Api::<Pod>::all(client.clone()), config).default_backoff());
+    let mut pods = pin!(watcher(Api::<Pod>::all(client.clone()), config.clone()).default_backoff());
+    let mut endpoints = pin!(watcher(Api::<Endpoints>::all(client.clone()), config).default_backoff());
     let mut cluster = Cluster::default();
     let mut repair = tokio::time::interval(REPAIR);
     let mut due: Option<tokio::time::Instant> = None;
@@ -46,6 +57,7 @@ pub(crate) async fn run(client: kube::Client, mut proxy: Proxy, views: watch::Se
             Some(event) = services.next() => event.map(|event| cluster.services.apply(event, Arc::new)),
             Some(event) = slices.next() => event.map(|event| cluster.slices.apply(event, Arc::new)),
             Some(event) = pods.next() => event.map(|event| cluster.pods.apply(event, PodFacts::of)),
+            Some(event) = endpoints.next() => event.map(|event| cluster.endpoints.apply(event, Arc::new)),
             _ = repair.tick() => {
                 force = true;
                 due = Some(tokio::time::Instant::now());
@@ -87,57 +99,82 @@ impl Cluster {
         Some(View { services: self.services.objects()?.clone(), slices: self.slices.objects()?.clone() })
     }
 
-    /// Writes the slices that differ from what they should be.
-    async fn reconcile(&self, client: &kube::Client, view: &View) -> Result<(), ()> {
-        let Some(pods) = self.pods.objects() else { return Ok(()) };
+    /// Writes the endpoints that differ from what they should be, in both forms.
+    async fn reconcile(&mut self, client: &kube::Client, view: &View) -> Result<(), ()> {
+        let (Some(pods), Some(old)) = (self.pods.objects(), self.endpoints.objects()) else { return Ok(()) };
         let mut wanted: BTreeSet<Key> = BTreeSet::new();
         let mut failed = false;
-        for ((namespace, _), service) in &view.services {
+        let mut alive: BTreeSet<Key> = BTreeSet::new();
+        for (name, service) in &view.services {
+            alive.insert(name.clone());
             if service.metadata.deletion_timestamp.is_some() {
                 continue;
             }
+            let namespace = &name.0;
             // Pods are in order of their namespaces.
             let near = pods.range((namespace.clone(), String::new())..);
             let near = near.take_while(|((of, _), _)| of == namespace).map(|(_, pod)| pod);
-            for slice in endpoints::slices(service, near).into_iter().flatten() {
+            let slices = match endpoints::slices(service, near) {
+                Some(slices) => {
+                    let endpoints = legacy::endpoints_of(service, &slices);
+                    failed |= write(client, old.get(name), endpoints, legacy::same).await.is_err();
+                    Some(slices)
+                }
+                None => old.get(name).and_then(|endpoints| legacy::mirrored(endpoints, service)),
+            };
+            for slice in slices.into_iter().flatten() {
                 let key = (namespace.clone(), slice.metadata.name.clone().unwrap_or_default());
-                failed |= write(client, view.slices.get(&key), slice).await.is_err();
+                failed |= write(client, view.slices.get(&key), slice, same).await.is_err();
                 wanted.insert(key);
             }
         }
         for (key, slice) in &view.slices {
-            let labels = slice.metadata.labels.as_ref();
-            let label = |name: &str| labels.and_then(|labels| labels.get(name));
-            let ours = label(MANAGED_BY).is_some_and(|manager| manager == MANAGER) && label(SERVICE_NAME).is_some();
-            if ours && !wanted.contains(key) {
-                let api: Api<EndpointSlice> = Api::namespaced(client.clone(), &key.0);
-                match api.delete(&key.1, &DeleteParams::default()).await {
-                    Ok(_) => {}
-                    Err(kube::Error::Api(status)) if status.code == 404 => {}
-                    Err(error) => {
-                        tracing::warn!(%error, namespace = key.0, name = key.1, "cannot delete endpoints");
+            let manager = label(&slice.metadata, MANAGED_BY);
+            let ours = manager.is_some_and(|manager| manager == MANAGER || manager == legacy::MIRROR_MANAGER);
+            if ours && label(&slice.metadata, SERVICE_NAME).is_some() && !wanted.contains(key) {
+                failed |= delete::<EndpointSlice>(client, key).await.is_err();
+            }
+        }
+        // Endpoints go with their service, whoever wrote them. Those that never had one are left alone.
+        for (key, endpoints) in old {
+            let ours = label(&endpoints.metadata, legacy::OLD_MANAGED_BY).is_some_and(|by| by == legacy::OLD_MANAGER);
+            if (ours || self.served.contains(key)) && !alive.contains(key) {
+                match delete::<Endpoints>(client, key).await {
+                    Ok(()) => {}
+                    Err(()) => {
                         failed = true;
+                        alive.insert(key.clone());
                     }
                 }
             }
         }
+        self.served = alive;
         if failed { Err(()) } else { Ok(()) }
     }
 }
 
-async fn write(
+fn label<'a>(metadata: &'a ObjectMeta, name: &str) -> Option<&'a String> {
+    metadata.labels.as_ref()?.get(name)
+}
+
+async fn write<K>(
     client: &kube::Client,
-    current: Option<&Arc<EndpointSlice>>,
-    mut wanted: EndpointSlice,
-) -> Result<(), ()> {
-    let namespace = wanted.metadata.namespace.clone().unwrap_or_default();
-    let name = wanted.metadata.name.clone().unwrap_or_default();
-    let api: Api<EndpointSlice> = Api::namespaced(client.clone(), &namespace);
+    current: Option<&Arc<K>>,
+    mut wanted: K,
+    same: fn(&K, &K) -> bool,
+) -> Result<(), ()>
+where
+    K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + fmt::Debug + Serialize,
+    K: DeserializeOwned,
+{
+    let namespace = wanted.namespace().unwrap_or_default();
+    let name = wanted.name_any();
+    let api: Api<K> = Api::namespaced(client.clone(), &namespace);
     let result = match current {
         None => api.create(&PostParams::default(), &wanted).await,
         Some(current) if same(current, &wanted) => return Ok(()),
         Some(current) => {
-            wanted.metadata.resource_version = current.metadata.resource_version.clone();
+            wanted.meta_mut().resource_version = current.resource_version();
             api.replace(&name, &PostParams::default(), &wanted).await
         }
     };
@@ -146,7 +183,22 @@ async fn write(
         // The namespace goes away, or the watch has not brought what is there yet: it will, and then we look again.
         Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404 | 409) => Ok(()),
         Err(error) => {
-            tracing::warn!(%error, namespace, name, "cannot write endpoints");
+            tracing::warn!(%error, kind = %K::kind(&()), namespace, name, "cannot write endpoints");
+            Err(())
+        }
+    }
+}
+
+async fn delete<K>(client: &kube::Client, (namespace, name): &Key) -> Result<(), ()>
+where
+    K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + fmt::Debug + DeserializeOwned,
+{
+    let api: Api<K> = Api::namespaced(client.clone(), namespace);
+    match api.delete(name, &DeleteParams::default()).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => {
+            tracing::warn!(%error, kind = %K::kind(&()), namespace, name, "cannot delete endpoints");
             Err(())
         }
     }

@@ -11,9 +11,9 @@ use super::SERVICE_NAME;
 
 pub(crate) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 pub(crate) const MANAGER: &str = "endpointslice-controller.k8s.io";
-const HEADLESS: &str = "service.kubernetes.io/headless";
+pub(crate) const HEADLESS: &str = "service.kubernetes.io/headless";
 /// What one slice may hold.
-const MAX_ENDPOINTS: usize = 1000;
+pub(crate) const MAX_ENDPOINTS: usize = 1000;
 
 /// Name, protocol and number of a port.
 type NamedPort = (String, String, i32);
@@ -194,7 +194,7 @@ fn slice(
 }
 
 /// The same slice has the same name every time, so creating it twice creates one.
-fn slice_name(service: &str, family: &str, index: usize) -> String {
+pub(crate) fn slice_name(service: &str, family: &str, index: usize) -> String {
     let mut state: u32 = 0x811c_9dc5;
     for byte in format!("{service}/{family}/{index}").bytes() {
         state = (state ^ u32::from(byte)).wrapping_mul(0x0100_0193);

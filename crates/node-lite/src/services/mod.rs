@@ -3,6 +3,7 @@
 
 mod controller;
 pub(crate) mod endpoints;
+mod legacy;
 mod mirror;
 pub(crate) mod proxy;
 pub(crate) mod rules;

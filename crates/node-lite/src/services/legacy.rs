@@ -1,0 +1,177 @@
+//! The older form of endpoint slices, for clients that still read or write it: one Endpoints object per service. What we
+//! know of a service's pods is written there too, and what somebody else writes there is mirrored into slices. Pure.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    EndpointAddress, EndpointPort as OldPort, EndpointSubset, Endpoints, ObjectReference, Service,
+};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+
+use super::SERVICE_NAME;
+use super::endpoints::{HEADLESS, MANAGED_BY, MAX_ENDPOINTS, slice_name};
+
+/// Says that an Endpoints object is ours.
+pub(crate) const OLD_MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
+pub(crate) const OLD_MANAGER: &str = "endpoint-controller";
+/// Says that a slice is a mirror.
+pub(crate) const MIRROR_MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
+const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
+const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
+/// An Endpoints object holds no more; the annotation says that there are.
+const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
+
+/// Whether two of them say the same.
+pub(crate) fn same(current: &Endpoints, wanted: &Endpoints) -> bool {
+    current.subsets.as_deref().unwrap_or_default() == wanted.subsets.as_deref().unwrap_or_default()
+        && current.metadata.labels == wanted.metadata.labels
+        && annotation(current, OVER_CAPACITY) == annotation(wanted, OVER_CAPACITY)
+}
+
+fn annotation<'a>(object: &'a Endpoints, name: &str) -> Option<&'a String> {
+    object.metadata.annotations.as_ref()?.get(name)
+}
+
+/// The Endpoints of a service, from the slices it should have. It has room for one address family, the first.
+pub(crate) fn endpoints_of(service: &Service, slices: &[EndpointSlice]) -> Endpoints {
+    let family = service.spec.as_ref().and_then(|spec| spec.ip_families.as_ref()?.first().cloned());
+    let family = family.unwrap_or_else(|| "IPv4".into());
+    let mut left = MAX_ENDPOINTS;
+    let mut over = false;
+    let mut subsets = vec![];
+    for slice in slices.iter().filter(|slice| slice.address_type == family) {
+        let (mut ready, mut waiting) = (vec![], vec![]);
+        for endpoint in slice.endpoints.iter().flatten() {
+            let conditions = endpoint.conditions.clone().unwrap_or_default();
+            if conditions.terminating == Some(true) && conditions.ready != Some(true) {
+                continue;
+            }
+            if left == 0 {
+                over = true;
+                break;
+            }
+            left -= 1;
+            let list = if conditions.ready == Some(true) { &mut ready } else { &mut waiting };
+            list.push(old_address(endpoint));
+        }
+        let old_port = |port: &EndpointPort| OldPort {
+            name: port.name.clone().filter(|name| !name.is_empty()),
+            port: port.port.unwrap_or_default(),
+            protocol: port.protocol.clone(),
+            app_protocol: port.app_protocol.clone(),
+        };
+        let some = |list: Vec<EndpointAddress>| (!list.is_empty()).then_some(list);
+        if !ready.is_empty() || !waiting.is_empty() {
+            let ports: Vec<OldPort> = slice.ports.iter().flatten().map(old_port).collect();
+            subsets.push(EndpointSubset {
+                addresses: some(ready),
+                not_ready_addresses: some(waiting),
+                ports: (!ports.is_empty()).then_some(ports),
+            });
+        }
+    }
+    let mut labels = service.metadata.labels.clone().unwrap_or_default();
+    labels.insert(OLD_MANAGED_BY.into(), OLD_MANAGER.into());
+    if service.spec.as_ref().and_then(|spec| spec.cluster_ip.as_deref()) == Some("None") {
+        labels.insert(HEADLESS.into(), String::new());
+    }
+    Endpoints {
+        metadata: ObjectMeta {
+            name: service.metadata.name.clone(),
+            namespace: service.metadata.namespace.clone(),
+            labels: Some(labels),
+            annotations: over.then(|| [(OVER_CAPACITY.to_owned(), "truncated".to_owned())].into()),
+            ..Default::default()
+        },
+        subsets: (!subsets.is_empty()).then_some(subsets),
+    }
+}
+
+fn old_address(endpoint: &Endpoint) -> EndpointAddress {
+    EndpointAddress {
+        ip: endpoint.addresses.first().cloned().unwrap_or_default(),
+        hostname: endpoint.hostname.clone(),
+        node_name: endpoint.node_name.clone(),
+        target_ref: endpoint.target_ref.clone(),
+    }
+}
+
+/// The slices that say what somebody's Endpoints say. None if they are not to be mirrored.
+pub(crate) fn mirrored(endpoints: &Endpoints, service: &Service) -> Option<Vec<EndpointSlice>> {
+    let spec = service.spec.as_ref()?;
+    let labels = endpoints.metadata.labels.clone().unwrap_or_default();
+    let with_selector = spec.selector.as_ref().is_some_and(|selector| !selector.is_empty());
+    let foreign = labels.get(SKIP_MIRROR).is_some_and(|value| value == "true")
+        || labels.contains_key(OLD_MANAGED_BY)
+        || annotation(endpoints, LEADER).is_some();
+    if with_selector || foreign || endpoints.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let mut out = vec![];
+    for subset in endpoints.subsets.iter().flatten() {
+        let mut families: BTreeMap<&str, Vec<Endpoint>> = BTreeMap::new();
+        let ready = subset.addresses.iter().flatten().map(|address| (address, true));
+        let waiting = subset.not_ready_addresses.iter().flatten().map(|address| (address, false));
+        for (address, ready) in ready.chain(waiting) {
+            let family = if address.ip.contains(':') { "IPv6" } else { "IPv4" };
+            families.entry(family).or_default().push(new_address(address, ready));
+        }
+        let ports = subset.ports.iter().flatten().map(|port| EndpointPort {
+            name: Some(port.name.clone().unwrap_or_default()),
+            port: Some(port.port),
+            protocol: Some(port.protocol.clone().unwrap_or_else(|| "TCP".into())),
+            app_protocol: port.app_protocol.clone(),
+        });
+        let ports: Vec<EndpointPort> = ports.collect();
+        for (family, addresses) in families {
+            for chunk in addresses.chunks(MAX_ENDPOINTS) {
+                out.push(mirror(endpoints, family, &ports, out.len(), chunk.to_vec()));
+            }
+        }
+    }
+    Some(out)
+}
+
+fn new_address(address: &EndpointAddress, ready: bool) -> Endpoint {
+    Endpoint {
+        addresses: vec![address.ip.clone()],
+        conditions: Some(EndpointConditions { ready: Some(ready), ..Default::default() }),
+        hostname: address.hostname.clone(),
+        node_name: address.node_name.clone(),
+        target_ref: address.target_ref.clone().map(|target| ObjectReference { resource_version: None, ..target }),
+        ..Default::default()
+    }
+}
+
+fn mirror(
+    endpoints: &Endpoints,
+    family: &str,
+    ports: &[EndpointPort],
+    index: usize,
+    addresses: Vec<Endpoint>,
+) -> EndpointSlice {
+    let name = endpoints.metadata.name.clone().unwrap_or_default();
+    let mut labels = endpoints.metadata.labels.clone().unwrap_or_default();
+    labels.insert(SERVICE_NAME.into(), name.clone());
+    labels.insert(MANAGED_BY.into(), MIRROR_MANAGER.into());
+    EndpointSlice {
+        address_type: family.to_owned(),
+        endpoints: Some(addresses),
+        ports: Some(ports.to_vec()),
+        metadata: ObjectMeta {
+            name: Some(slice_name(&name, &format!("mirror/{family}"), index)),
+            namespace: endpoints.metadata.namespace.clone(),
+            labels: Some(labels),
+            owner_references: Some(vec![OwnerReference {
+                api_version: "v1".into(),
+                kind: "Endpoints".into(),
+                name,
+                uid: endpoints.metadata.uid.clone().unwrap_or_default(),
+                controller: Some(true),
+                block_owner_deletion: Some(true),
+            }]),
+            ..Default::default()
+        },
+    }
+}
