@@ -11,6 +11,8 @@ use crate::registry::{OPENAPI, Resource, Snapshot};
 use crate::server::Server;
 use crate::storage::{Entry, parse};
 
+/// Where references of OpenAPI version 2 lead.
+const V2: &str = "#/definitions/";
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
 const ALWAYS: &[&str] = &[
@@ -62,7 +64,7 @@ pub fn of_version(server: &Server, snapshot: &Snapshot, group: &str, version: &s
         if name == META {
             describe(&mut schema);
         }
-        if base != "#/definitions/" {
+        if base != V2 {
             rebase(&mut schema, base);
         }
         out.insert(name, schema);
@@ -109,30 +111,41 @@ fn custom(out: &mut Map<String, Value>, resource: &Resource, version: &str, crd:
     if !schema.is_object() {
         schema = json!({"type": "object"});
     }
+    schema["x-kubernetes-group-version-kind"] = gvk(&resource.kind);
+    // A reader of version 2 takes named properties for all there are. So those that allow more name none.
+    if base == V2 && schema["x-kubernetes-preserve-unknown-fields"] == true {
+        let open = json!({"type": "object", "x-kubernetes-group-version-kind": gvk(&resource.kind)});
+        out.insert(known.definition.clone(), open);
+        insert_list(out, resource, version, &known.definition, base);
+        return;
+    }
     let properties = crate::object::field_map(&mut schema, "properties");
     properties.insert("apiVersion".into(), json!({"type": "string", "description": "APIVersion defines the versioned schema of this representation of an object."}));
     properties.insert("kind".into(), json!({"type": "string", "description": "Kind is a string value representing the REST resource this object represents."}));
     let mut metadata = reference(base, META);
     metadata["description"] = "Standard object's metadata.".into();
     properties.insert("metadata".into(), metadata);
-    schema["x-kubernetes-group-version-kind"] = gvk(&resource.kind);
     out.insert(known.definition.clone(), schema);
+    insert_list(out, resource, version, &known.definition, base);
+}
+
+fn insert_list(out: &mut Map<String, Value>, resource: &Resource, version: &str, definition: &str, base: &str) {
     let list = json!({
         "type": "object", "required": ["items"],
         "description": format!("{} is a list of {}", resource.list_kind, resource.kind),
         "properties": {
             "apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": reference(base, LIST_META),
-            "items": {"type": "array", "items": reference(base, &known.definition)},
+            "items": {"type": "array", "items": reference(base, definition)},
         },
-        "x-kubernetes-group-version-kind": gvk(&resource.list_kind),
+        "x-kubernetes-group-version-kind": [{"group": resource.group, "version": version, "kind": resource.list_kind}],
     });
-    out.insert(format!("{}List", known.definition), list);
+    out.insert(format!("{definition}List"), list);
 }
 
 /// OpenAPI 3.0 forbids members beside `$ref`; kubectl's reader wants it wrapped.
 fn reference(base: &str, name: &str) -> Value {
     let target = json!({"$ref": format!("{base}{name}")});
-    if base == "#/definitions/" { target } else { json!({"allOf": [target], "default": {}}) }
+    if base == V2 { target } else { json!({"allOf": [target], "default": {}}) }
 }
 
 fn references(schema: &Value, found: &mut impl FnMut(&str)) {

@@ -64,13 +64,13 @@ pub async fn patch(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError
         Ok(new)
     })
     .await?;
-    respond::object(call, StatusCode::OK, &stored)
+    respond::object(call, StatusCode::OK, &stored).await
 }
 
 /// Changes `object` as the patch says.
 pub fn apply_patch(call: &Call, kind: Kind, patch: &Value, object: &mut Value) -> Result<(), ApiError> {
     let result = match kind {
-        Kind::Json => patches::json_patch(object, patch),
+        Kind::Json => with_whole_object(call, object, |object| patches::json_patch(object, patch)),
         Kind::Merge | Kind::Apply => patches::merge_patch(object, patch),
         Kind::Strategic => patches::strategic_merge(&call.version().schema(), object, patch),
     };
@@ -86,6 +86,21 @@ pub fn apply_patch(call: &Call, kind: Kind, patch: &Value, object: &mut Value) -
             _ => ApiError::bad_request(message),
         }
     })
+}
+
+/// Built-in objects that can have a status have one even if it is empty, and JSON patches may add to it.
+fn with_whole_object<T>(call: &Call, object: &mut Value, change: impl FnOnce(&mut Value) -> T) -> T {
+    if call.resource.custom || !call.version().status || object.get("status").is_some() {
+        return change(object);
+    }
+    object::field_map(object, "status");
+    let result = change(object);
+    if let Some(map) = object.as_object_mut()
+        && map.get("status").is_some_and(|status| status.as_object().is_some_and(serde_json::Map::is_empty))
+    {
+        map.remove("status");
+    }
+    result
 }
 
 /// A patch cannot turn the object into another one.

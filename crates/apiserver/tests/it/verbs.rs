@@ -226,3 +226,22 @@ async fn events_of_both_groups_are_the_same_objects() {
     let found = admin.get("/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dp").await.expect(200);
     assert_eq!(found["items"].as_array().unwrap().len(), 1);
 }
+
+/// Built-in objects have a status even if nobody wrote one, so a patch may add to it.
+#[tokio::test]
+async fn json_patches_add_to_a_status_that_was_never_written() {
+    let server = Server::start().await;
+    let admin = server.admin();
+    let claims = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
+    let claim =
+        json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "a"}, "spec": {}});
+    admin.post(claims, &claim).await.expect(201);
+    let patch = json!([{"op": "add", "path": "/status/allocation", "value": {"devices": {}}}]);
+    let status = format!("{claims}/a/status");
+    let patched = admin.patch(&status, "application/json-patch+json", &patch).await.expect(200);
+    assert_eq!(patched["status"], json!({"allocation": {"devices": {}}}));
+    let patch = json!([{"op": "add", "path": "/metadata/labels", "value": {"a": "b"}}]);
+    admin.post(claims, &json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "b"}, "spec": {}})).await.expect(201);
+    let patched = admin.patch(&format!("{claims}/b"), "application/json-patch+json", &patch).await.expect(200);
+    assert_eq!(patched.get("status"), None, "nothing was added");
+}
