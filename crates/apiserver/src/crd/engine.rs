@@ -17,6 +17,11 @@ pub fn roomily<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     })
 }
 
+/// Runs the engine on this stack. None if it panicked, which it does for some of what people can write.
+pub fn safely<T>(work: impl FnOnce() -> T) -> Option<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).ok()
+}
+
 /// An upper bound of how deep an expression nests: deepest bracket, longest chain of one level, prefix operators.
 pub fn complexity(expression: &str) -> usize {
     let (mut depth, mut deepest, mut operators) = (0usize, 0usize, 0usize);

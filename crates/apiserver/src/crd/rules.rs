@@ -9,7 +9,7 @@ use ferrovirt_schema::Cause;
 use kube_cel::{CompiledSchema, RootContext, ValidationError, Validator};
 use serde_json::{Map, Value, json};
 
-use super::engine::{MAX_COMPLEXITY, SHALLOW, complexity, roomily};
+use super::engine::{MAX_COMPLEXITY, SHALLOW, complexity, roomily, safely};
 
 const KEY: &str = "x-kubernetes-validations";
 /// Members whose schemas are those of parts of the value.
@@ -56,7 +56,7 @@ impl Rules {
     pub fn check(&self, object: &Value, old: Option<&Value>) -> Vec<Cause> {
         let evaluate =
             || VALIDATOR.with(|v| v.validate_compiled_with_context(&self.schema, object, old, Some(&self.root)));
-        let Some(result) = (if self.deep { roomily(evaluate) } else { Some(evaluate()) }) else {
+        let Some(result) = (if self.deep { roomily(evaluate) } else { safely(evaluate) }) else {
             return vec![Cause::forbidden("<nil>", "the rules of this kind could not be evaluated")];
         };
         let Err(errors) = result else {

@@ -71,7 +71,8 @@ impl Expression {
     }
 
     pub fn evaluate(&self, context: &Context<'_>) -> Result<Cel, String> {
-        context.resolve(&self.tree).map_err(|e| e.to_string())
+        engine::safely(|| context.resolve(&self.tree).map_err(|e| e.to_string()))
+            .unwrap_or_else(|| Err("the expression could not be evaluated".to_owned()))
     }
 
     /// The expression's value, which has to be a yes or a no.
