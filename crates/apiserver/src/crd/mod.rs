@@ -3,6 +3,7 @@
 //! Upstream a controller accepts names and establishes the resource some time after the write. Here both happen with the
 //! write itself, so a client that creates a CRD and then an object of it never races the server.
 
+pub mod conversion;
 pub mod engine;
 mod rules;
 mod validation;
@@ -19,6 +20,7 @@ use crate::server::Server;
 use crate::status::ApiError;
 use crate::storage::parse;
 
+pub use conversion::Conversion;
 pub use rules::Rules;
 pub use validation::validate;
 

@@ -34,6 +34,7 @@ pub fn validate(crd: &Value, old: Option<&Value>) -> Vec<Cause> {
         causes.push(Cause::not_supported("spec.scope", &json!(scope), &[json!("Cluster"), json!("Namespaced")]));
     }
     causes.extend(version_causes(crd));
+    causes.extend(super::conversion::check(crd));
     if let Some(old) = old {
         causes.extend(change_causes(crd, old));
     }

@@ -298,6 +298,7 @@ fn resource(row: &Row) -> Resource {
         storage_group: storage_group.to_owned(),
         special: row.special,
         custom: false,
+        conversion: None,
         generation: flag('g'),
         unconditional_update: !flag('c'),
         name_rule: match () {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::columns::Columns;
 use super::resource::{NameRule, ReadDefaults, Resource, Scale, SchemaSource, Special, Version};
-use crate::crd::Rules;
+use crate::crd::{Conversion, Rules};
 use crate::object::{at, strings, text};
 
 const ALL: &[&str] = &["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
@@ -51,6 +51,7 @@ pub fn custom_resource(crd: &Value, pool: &mut Pool) -> Result<Resource, Vec<Cau
         storage_version,
         special: Special::None,
         custom: true,
+        conversion: Conversion::of(crd),
         generation: true,
         unconditional_update: false,
         name_rule: NameRule::Subdomain,

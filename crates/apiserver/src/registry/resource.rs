@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ferrovirt_schema::Schema;
 
 use super::Columns;
-use crate::crd::Rules;
+use crate::crd::{Conversion, Rules};
 use crate::object;
 
 #[derive(Debug, Clone)]
@@ -36,6 +36,8 @@ pub struct Resource {
     pub name_rule: NameRule,
     /// When the schemas of a custom resource last changed.
     pub schema_revision: u64,
+    /// How objects of a custom resource come from one version to another, if not by their name alone.
+    pub conversion: Option<Arc<Conversion>>,
     /// Acknowledged before it is on disk; a power cut may lose the last second of it.
     pub relaxed: bool,
 }

@@ -30,12 +30,12 @@ pub async fn apply(call: &Call, bytes: &Bytes) -> Result<Response<Body>, ApiErro
         }
         let fresh = ssa::apply(&schema, None, &applied, &manager, force).map_err(refused)?;
         let stored = create::create_object(call, fresh).await?;
-        return respond::object(call, StatusCode::CREATED, &stored);
+        return respond::object(call, StatusCode::CREATED, &stored).await;
     }
     let stored =
         update::modify(call, true, |old| ssa::apply(&schema, Some(old), &applied, &manager, force).map_err(refused))
             .await?;
-    respond::object(call, StatusCode::OK, &stored)
+    respond::object(call, StatusCode::OK, &stored).await
 }
 
 /// The applied configuration: YAML or JSON, of the right kind and name.

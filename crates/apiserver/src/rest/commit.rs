@@ -6,6 +6,7 @@ use ferrovirt_store::{Change, CommitError, Expect};
 use serde_json::Value;
 
 use super::{Call, effects, metadata, respond, strategy};
+use crate::crd::conversion;
 use crate::registry::Resource;
 use crate::status::ApiError;
 use crate::storage::{self, Encoded, Entry};
@@ -51,7 +52,12 @@ fn refuse(call: &Call, name: &str, causes: &[Cause]) -> Result<(), ApiError> {
 }
 
 /// The stored form of an object that is in the request's version.
-pub fn encode(call: &Call, object: &Value) -> Result<Encoded, ApiError> {
+pub async fn encode(call: &Call, object: &Value) -> Result<Encoded, ApiError> {
+    if call.resource.conversion.is_some() {
+        let storage = call.resource.storage_api_version();
+        let stored = conversion::value(&call.server, &call.resource, object, &storage).await?;
+        return storage::encode(&stored, &storage);
+    }
     if call.version().renames.is_empty() && call.version().reshape.is_none() {
         return storage::encode(object, &call.resource.storage_api_version());
     }
@@ -62,7 +68,7 @@ pub fn encode(call: &Call, object: &Value) -> Result<Encoded, ApiError> {
 
 /// Stores a new object.
 pub async fn insert(call: &Call, object: &Value, dry_run: bool) -> Result<Outcome, ApiError> {
-    let encoded = encode(call, object)?;
+    let encoded = encode(call, object).await?;
     let key = storage::key(&call.resource, call.namespace(), crate::object::name(object));
     if dry_run {
         return Ok(match call.server.store.get(&call.resource.storage, &key) {
@@ -80,7 +86,7 @@ pub async fn insert(call: &Call, object: &Value, dry_run: bool) -> Result<Outcom
 
 /// Stores the successor of an entry; a successor that is equal is not stored.
 pub async fn replace(call: &Call, entry: &Entry, object: &Value, dry_run: bool) -> Result<Outcome, ApiError> {
-    let encoded = encode(call, object)?;
+    let encoded = encode(call, object).await?;
     if dry_run || storage::same(entry, &encoded) {
         return Ok(Outcome::Done(storage::spliced(&encoded, Some(entry.revision))));
     }
@@ -95,7 +101,7 @@ pub async fn replace(call: &Call, entry: &Entry, object: &Value, dry_run: bool) 
 
 /// Removes an entry for good. `last` is what watchers see of it.
 pub async fn remove(call: &Call, entry: &Entry, last: &Value, dry_run: bool) -> Result<Outcome, ApiError> {
-    let encoded = encode(call, last)?;
+    let encoded = encode(call, last).await?;
     if dry_run {
         return Ok(Outcome::Done(storage::spliced(&encoded, Some(entry.revision))));
     }

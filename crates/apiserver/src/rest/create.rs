@@ -18,7 +18,7 @@ const NAME_ATTEMPTS: usize = 8;
 pub async fn create(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError> {
     let object = decode::object(call, &bytes)?;
     let stored = create_object(call, object).await?;
-    respond::object(call, StatusCode::CREATED, &stored)
+    respond::object(call, StatusCode::CREATED, &stored).await
 }
 
 /// Creates a decoded object and returns it as stored.

@@ -1,5 +1,7 @@
 //! delete and deletecollection: finalizers, grace, propagation, preconditions.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
@@ -9,6 +11,7 @@ use super::select::Selection;
 use super::{Call, decode, respond, strategy, success};
 use crate::admission::{self, Operation};
 use crate::controllers::{FOREGROUND, ORPHAN};
+use crate::crd::conversion;
 use crate::http::body::Body;
 use crate::http::negotiate::{self, PROTOBUF};
 use crate::object::{self, at, field_map, metadata, text};
@@ -44,11 +47,11 @@ pub async fn delete(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiErro
             None => {}
             Some(Deleted::Removed(stored)) if call.resource.special == Special::Pod => {
                 // Pods answer with their last state, which kubelets and clients look at.
-                return respond::object(call, StatusCode::OK, &stored);
+                return respond::object(call, StatusCode::OK, &stored).await;
             }
             Some(Deleted::Removed(_)) => return Ok(success(call, call.name(), &entry.meta.uid)),
             Some(Deleted::Pending(stored)) => {
-                return respond::object(call, StatusCode::OK, &stored);
+                return respond::object(call, StatusCode::OK, &stored).await;
             }
         }
     }
@@ -60,7 +63,7 @@ pub async fn delete_collection(call: &Call, bytes: Bytes) -> Result<Response<Bod
     let selection = Selection::of(call)?;
     let list = call.server.store.list(&call.resource.storage, call.namespace());
     let mut items = Vec::new();
-    let mut entries = list.items;
+    let mut entries = conversion::entries(&call.server, &call.resource, &call.api_version(), list.items).await?;
     entries.retain(|e| selection.matches(e));
     for entry in &entries {
         let one = call.named(&entry.key);
@@ -71,7 +74,7 @@ pub async fn delete_collection(call: &Call, bytes: Bytes) -> Result<Response<Bod
             match delete_one(&one, &entry, &options).await {
                 Ok(None) => {}
                 Ok(Some(Deleted::Removed(bytes) | Deleted::Pending(bytes))) => {
-                    items.push(respond::parse(&respond::in_version(&one.resource, one.version(), &bytes)?)?);
+                    items.push(respond::parse(&respond::stored(&one, &bytes).await?)?);
                     break;
                 }
                 Err(error) if error.code == 404 => break,
@@ -87,8 +90,9 @@ pub async fn delete_collection(call: &Call, bytes: Bytes) -> Result<Response<Bod
 }
 
 /// One attempt. None: somebody changed the object meanwhile.
-async fn delete_one(call: &Call, entry: &Entry, options: &Options) -> Result<Option<Deleted>, ApiError> {
-    let old = respond::entry_value(&call.resource, call.version(), entry)?;
+async fn delete_one(call: &Call, entry: &Arc<Entry>, options: &Options) -> Result<Option<Deleted>, ApiError> {
+    let shown = call.converted(entry.clone()).await?;
+    let old = respond::entry_value(&call.resource, call.version(), &shown)?;
     options.check(call, &old)?;
     admission::protect_namespaces(call)?;
     admission::validate(call, Operation::Delete, None, Some(&old)).await?;

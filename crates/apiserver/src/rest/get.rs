@@ -7,11 +7,12 @@ use crate::http::body::Body;
 use crate::status::ApiError;
 use crate::storage;
 
-pub fn get(call: &Call) -> Result<Response<Body>, ApiError> {
+pub async fn get(call: &Call) -> Result<Response<Body>, ApiError> {
     let key = storage::key(&call.resource, call.namespace(), call.name());
     let entry = call.server.store.get(&call.resource.storage, &key).ok_or_else(|| call.not_found())?;
     if let Some(wanted) = call.query.number("resourceVersion")? {
         super::list::check_not_ahead(call, wanted)?;
     }
+    let entry = call.converted(entry).await?;
     respond::shaped(call, StatusCode::OK, respond::entry(&call.resource, call.version(), &entry)?)
 }

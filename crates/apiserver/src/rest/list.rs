@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::select::Selection;
 use super::{Call, respond};
+use crate::crd::conversion;
 use crate::http::body::Body;
 use crate::http::negotiate::{Encoding, Shape};
 use crate::status::ApiError;
@@ -93,9 +94,9 @@ struct Page {
     remaining: Option<usize>,
 }
 
-pub fn list(call: &Call) -> Result<Response<Body>, ApiError> {
+pub async fn list(call: &Call) -> Result<Response<Body>, ApiError> {
     let selection = Selection::of(call)?;
-    let page = page(call, &selection)?;
+    let page = page(call, &selection).await?;
     let mut meta = json!({"resourceVersion": page.revision.to_string()});
     if let Some(next) = &page.next {
         meta["continue"] = next.as_str().into();
@@ -144,7 +145,7 @@ fn concatenated(call: &Call, meta: &Value, entries: &[Arc<Entry>]) -> Result<Byt
     Ok(bytes.freeze())
 }
 
-fn page(call: &Call, selection: &Selection) -> Result<Page, ApiError> {
+async fn page(call: &Call, selection: &Selection) -> Result<Page, ApiError> {
     let limit = call.query.number("limit")?.filter(|l| *l > 0).map(|l| usize::try_from(l).unwrap_or(usize::MAX));
     let token = match call.query.get("continue") {
         "" => None,
@@ -177,6 +178,15 @@ fn page(call: &Call, selection: &Selection) -> Result<Page, ApiError> {
             None => present(),
         },
     };
+    // Selectors speak of the version that was asked for. The snapshot stays as it is stored.
+    let stored = items.clone();
+    let items = match call.resource.conversion {
+        None => items,
+        Some(_) => {
+            let version = call.api_version();
+            conversion::entries(&call.server, &call.resource, &version, items.to_vec()).await?.into()
+        }
+    };
     let start = token.as_ref().map_or(0, |t| {
         items.partition_point(|e| (e.key.namespace.as_ref(), e.key.name.as_ref()) <= (t.ns.as_str(), t.name.as_str()))
     });
@@ -192,7 +202,7 @@ fn page(call: &Call, selection: &Selection) -> Result<Page, ApiError> {
     }
     let next = match entries.last() {
         Some(last) if more => {
-            call.server.snapshots.keep(resource, namespace, revision, &items);
+            call.server.snapshots.keep(resource, namespace, revision, &stored);
             Some(encode_token(&Token {
                 v: "meta.k8s.io/v1".into(),
                 rv: revision,

@@ -38,12 +38,14 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use tokio_util::sync::CancellationToken;
 
 use crate::authn::User;
+use crate::crd::conversion;
 use crate::http::body::{self, Body};
 use crate::http::negotiate::Accept;
 use crate::http::request::{Query, Target};
 use crate::registry::{Resource, Version};
 use crate::server::Server;
 use crate::status::ApiError;
+use crate::storage::Entry;
 
 pub use budget::count as budget_count;
 pub use list::Snapshots;
@@ -85,6 +87,11 @@ impl Call {
 
     pub fn api_version(&self) -> String {
         self.resource.api_version(&self.version().name)
+    }
+
+    /// A stored entry with its bytes in the requested version, if that takes a webhook.
+    async fn converted(&self, entry: Arc<Entry>) -> Result<Arc<Entry>, ApiError> {
+        conversion::entry(&self.server, &self.resource, &self.api_version(), entry).await
     }
 
     pub fn namespace(&self) -> Option<&str> {
@@ -203,9 +210,9 @@ async fn dispatch(call: &Call, request_body: Body) -> Result<Response<Body>, Api
         return reviews::create(call, body::read(request_body).await?).await;
     }
     match (call.subresource(), call.verb) {
-        ("" | "status" | "approval", "get") => get::get(call),
-        ("", "list") => list::list(call),
-        ("", "watch") => watch::watch(call),
+        ("" | "status" | "approval", "get") => get::get(call).await,
+        ("", "list") => list::list(call).await,
+        ("", "watch") => watch::watch(call).await,
         ("", "create") if call.target.name.is_none() => create::create(call, body::read(request_body).await?).await,
         ("" | "status" | "finalize" | "approval", "update") => {
             update::update(call, body::read(request_body).await?).await
@@ -213,7 +220,7 @@ async fn dispatch(call: &Call, request_body: Body) -> Result<Response<Body>, Api
         ("" | "status" | "approval", "patch") => patch::patch(call, body::read(request_body).await?).await,
         ("", "delete") => delete::delete(call, body::read(request_body).await?).await,
         ("", "deletecollection") => delete::delete_collection(call, body::read(request_body).await?).await,
-        ("scale", "get") => scale::get(call),
+        ("scale", "get") => scale::get(call).await,
         ("scale", "update") => scale::update(call, body::read(request_body).await?).await,
         ("scale", "patch") => scale::patch(call, body::read(request_body).await?).await,
         ("binding", "create") => pods::bind(call, body::read(request_body).await?).await,

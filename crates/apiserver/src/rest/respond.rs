@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::Call;
 use super::decode::message_name;
+use crate::crd::conversion;
 use crate::http::body::{self, Body};
 use crate::http::negotiate::{Encoding, PROTOBUF, Shape};
 use crate::registry::{self, Direction, Resource, Version};
@@ -91,8 +92,17 @@ pub fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
 }
 
 /// One stored object as a response.
-pub fn object(call: &Call, status: StatusCode, stored: &Bytes) -> Result<Response<Body>, ApiError> {
-    shaped(call, status, in_version(&call.resource, call.version(), stored)?)
+pub async fn object(call: &Call, status: StatusCode, bytes: &Bytes) -> Result<Response<Body>, ApiError> {
+    shaped(call, status, stored(call, bytes).await?)
+}
+
+/// Stored bytes in the requested version, also if that takes a webhook.
+pub async fn stored(call: &Call, bytes: &Bytes) -> Result<Bytes, ApiError> {
+    if call.resource.conversion.is_none() {
+        return in_version(&call.resource, call.version(), bytes);
+    }
+    let object = conversion::value(&call.server, &call.resource, &parse(bytes)?, &call.api_version()).await?;
+    Ok(object.to_string().into())
 }
 
 /// One object that is in the requested version already.

@@ -12,10 +12,10 @@ use crate::registry::Scale;
 use crate::status::ApiError;
 use crate::storage;
 
-pub fn get(call: &Call) -> Result<Response<Body>, ApiError> {
+pub async fn get(call: &Call) -> Result<Response<Body>, ApiError> {
     let key = storage::key(&call.resource, call.namespace(), call.name());
     let entry = call.server.store.get(&call.resource.storage, &key).ok_or_else(|| call.not_found())?;
-    answer(call, &storage::parse(&entry)?)
+    answer(call, &storage::parse(&*call.converted(entry).await?)?)
 }
 
 pub async fn update(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError> {

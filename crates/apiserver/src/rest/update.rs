@@ -33,7 +33,7 @@ pub async fn update(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiErro
         return Err(ApiError::invalid(call.resource.kind_subject(call.name()), &[cause]));
     }
     let stored = modify(call, unconditional, |_| Ok(object.clone())).await?;
-    respond::object(call, StatusCode::OK, &stored)
+    respond::object(call, StatusCode::OK, &stored).await
 }
 
 /// Reads, changes, writes; again if somebody else was faster and `retry` allows it.
@@ -48,7 +48,8 @@ pub async fn modify(
     let attempts = if retry { MAX_ATTEMPTS } else { 1 };
     for _ in 0..attempts {
         let entry = call.server.store.get(&call.resource.storage, &key).ok_or_else(|| call.not_found())?;
-        let old = respond::entry_value(&call.resource, call.version(), &entry)?;
+        let shown = call.converted(entry.clone()).await?;
+        let old = respond::entry_value(&call.resource, call.version(), &shown)?;
         let new = change(&old)?;
         match apply(call, &entry, &old, new).await? {
             Outcome::Done(bytes) => return Ok(bytes),
@@ -67,7 +68,8 @@ pub async fn modify_internal(
     let dry_run = call.dry_run()?;
     for _ in 0..MAX_ATTEMPTS {
         let entry = call.server.store.get(&call.resource.storage, &key).ok_or_else(|| call.not_found())?;
-        let old = respond::entry_value(&call.resource, call.version(), &entry)?;
+        let shown = call.converted(entry.clone()).await?;
+        let old = respond::entry_value(&call.resource, call.version(), &shown)?;
         let new = change(&old)?;
         match commit::replace(call, &entry, &new, dry_run).await? {
             Outcome::Done(bytes) => return Ok(bytes),

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use super::select::Selection;
 use super::{Call, respond};
+use crate::crd::conversion;
 use crate::http::body::{self, Body};
 use crate::http::negotiate::{Encoding, PROTOBUF, Shape};
 use crate::status::ApiError;
@@ -29,7 +30,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// Events that are ready together travel in one frame.
 const BATCH_BYTES: usize = 64 * 1024;
 
-pub fn watch(call: &Call) -> Result<Response<Body>, ApiError> {
+pub async fn watch(call: &Call) -> Result<Response<Body>, ApiError> {
     let selection = Selection::of(call)?;
     let store = &call.server.store;
     let resource = &call.resource.storage;
@@ -73,6 +74,7 @@ pub fn watch(call: &Call) -> Result<Response<Body>, ApiError> {
         Some(namespace) => watcher.in_namespace(namespace),
         None => watcher,
     };
+    let initial = conversion::entries(&call.server, &call.resource, &call.api_version(), initial).await?;
     let timeout = call.query.number("timeoutSeconds")?.filter(|t| *t > 0).map_or(DEFAULT_TIMEOUT, Duration::from_secs);
     let state = State {
         encoder: Encoder::of(call),
@@ -148,8 +150,8 @@ impl State {
             tokio::select! {
                 event = self.watcher.next() => match event {
                     Ok(event) => {
-                        self.add(&mut frame, &event);
-                        self.drain(&mut frame);
+                        self.take(&mut frame, event).await;
+                        self.drain(&mut frame).await;
                     }
                     Err(gone) => {
                         self.ended = true;
@@ -172,12 +174,34 @@ impl State {
         }
     }
 
-    fn drain(&mut self, frame: &mut BytesMut) {
+    async fn drain(&mut self, frame: &mut BytesMut) {
         while frame.len() < BATCH_BYTES {
             match self.watcher.try_next() {
-                Ok(Some(event)) => self.add(frame, &event),
+                Ok(Some(event)) => self.take(frame, event).await,
                 // Gone is told by the next call.
                 Ok(None) | Err(_) => return,
+            }
+        }
+    }
+
+    /// Brings an event into the version of the watch, and adds it.
+    async fn take(&mut self, frame: &mut BytesMut, event: Arc<Event<ObjectMeta>>) {
+        let call = &self.encoder.call;
+        if call.resource.conversion.is_none() {
+            return self.add(frame, &event);
+        }
+        let entries = std::iter::once(event.entry.clone()).chain(event.previous.clone()).collect();
+        let version = call.api_version();
+        match conversion::entries(&call.server, &call.resource, &version, entries).await {
+            Ok(mut entries) => {
+                let mut event = Event::clone(&event);
+                event.previous = event.previous.and_then(|_| entries.pop());
+                event.entry = entries.pop().unwrap_or(event.entry);
+                self.add(frame, &event);
+            }
+            Err(error) => {
+                frame.put(self.encoder.event("ERROR", &error.body));
+                self.ended = true;
             }
         }
     }
