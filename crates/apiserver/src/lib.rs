@@ -38,5 +38,5 @@ pub use authn::{CredentialExpiry, StaticTokens, TokenFileError, User};
 pub use http::body::{Body, BoxError};
 pub use http::serve::TlsConfig;
 pub use rest::ServiceNetwork;
-pub use server::{ApiServer, Config, Handler, StartError};
+pub use server::{ApiServer, Config, Handler, STORE_DIR, StartError};
 pub use service::{ApiService, ClientService};

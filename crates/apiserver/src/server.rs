@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use ferrovirt_schema::structural::Pool;
-use ferrovirt_store::{OpenError, Options};
+use ferrovirt_store::{BackupError, OpenError, Options};
 use futures::future::BoxFuture;
 use http::{Request, Response};
 use serde_json::{Value, json};
@@ -35,6 +35,9 @@ use crate::{crd, object, quota};
 /// The Kubernetes version whose behaviour is followed.
 pub const VERSION: &str = "v1.36.0+ferrovirt";
 
+/// Where in the data directory the store lives.
+pub const STORE_DIR: &str = "store";
+
 /// More text for `/metrics`, in Prometheus' format.
 pub type MoreMetrics = Arc<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>;
 
@@ -43,7 +46,7 @@ pub type Handler = Arc<dyn Fn(Request<Body>) -> BoxFuture<'static, Response<Body
 
 #[derive(Debug, Clone, Default)]
 pub struct Config {
-    /// The store lives in `<data_dir>/store`.
+    /// The store lives in [`STORE_DIR`] of it.
     pub data_dir: PathBuf,
     /// Signs service account tokens (PKCS#8 PEM, P-256). Without it none are issued or known.
     pub service_account_key_pem: Option<String>,
@@ -134,7 +137,7 @@ impl ApiServer {
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let tokens = Tokens::new(config.service_account_key_pem.as_deref()).map_err(StartError::Key)?;
         let audit = Audit::open(config.audit_log.as_deref()).await.map_err(StartError::Audit)?;
-        let dir = config.data_dir.join("store");
+        let dir = config.data_dir.join(STORE_DIR);
         let opened = tokio::task::spawn_blocking(move || {
             std::fs::create_dir_all(&dir).map_err(StartError::Directory)?;
             Store::open(&dir, Options::default()).map_err(StartError::Store)
@@ -210,6 +213,11 @@ impl ApiServer {
     /// Adds to what `/metrics` answers.
     pub fn register_metrics(&self, more: MoreMetrics) {
         self.server.more_metrics.write().unwrap_or_else(PoisonError::into_inner).push(more);
+    }
+
+    /// Writes every object as it is at this moment into an empty or new directory. Requests go on meanwhile.
+    pub async fn backup(&self, directory: &Path) -> Result<(), BackupError> {
+        self.server.store.backup(directory).await
     }
 
     /// Ends watches and controllers, then closes the store.

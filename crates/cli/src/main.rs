@@ -7,6 +7,7 @@ mod client;
 mod console;
 mod create;
 mod credentials;
+mod data;
 mod delete;
 mod domain_xml;
 mod down;
@@ -57,6 +58,12 @@ enum Command {
     Down(HostArgs),
     /// Say what runs, where, and how to connect
     Status(HostArgs),
+    /// Check the stored objects of a host
+    Fsck(HostArgs),
+    /// Save the objects and keys of a host (not the disks of its VMs)
+    Backup(data::BackupArgs),
+    /// Bring back what a backup has
+    Restore(data::RestoreArgs),
     /// Make credentials for someone
     Kubeconfig(kubeconfig::KubeconfigArgs),
     /// Create or change objects from a file
@@ -199,6 +206,9 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Up(arguments) => up::run(arguments).await,
             Command::Down(arguments) => down::run(arguments).await,
             Command::Status(arguments) => status::run(arguments).await,
+            Command::Fsck(arguments) => data::fsck(&arguments),
+            Command::Backup(arguments) => data::backup(arguments).await,
+            Command::Restore(arguments) => data::restore(arguments).await,
             Command::Kubeconfig(arguments) => kubeconfig::run(&arguments),
             Command::Apply(arguments) => apply::run(arguments).await,
             Command::Get(arguments) => get::run(arguments).await,

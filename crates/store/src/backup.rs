@@ -92,6 +92,15 @@ impl<M: Meta> Store<M> {
 
 /// Brings a backup (or any store directory at rest) into an empty or new directory, which can then be opened.
 pub fn restore(src: &Path, dir: &Path) -> Result<FsckReport, RestoreError> {
+    rewrite(src, dir, RESTORE_GAP)
+}
+
+/// Writes a store at rest anew, into an empty or new directory: its backup without anybody running it.
+pub fn copy(src: &Path, dir: &Path) -> Result<FsckReport, RestoreError> {
+    rewrite(src, dir, 0)
+}
+
+fn rewrite(src: &Path, dir: &Path, gap: u64) -> Result<FsckReport, RestoreError> {
     let recovered = scan(&DirFiles::unlocked(src)).map_err(RestoreError::Source)?;
     if recovered.tail.is_none() {
         return Err(RestoreError::Nothing { dir: src.to_owned() });
@@ -106,7 +115,7 @@ pub fn restore(src: &Path, dir: &Path) -> Result<FsckReport, RestoreError> {
         .into_iter()
         .map(|(resource, objects)| (resource, objects.into_iter().map(entry).collect()))
         .collect();
-    write_store(&files, &everything, recovered.high + RESTORE_GAP).map_err(io)?;
+    write_store(&files, &everything, recovered.high + gap).map_err(io)?;
     drop(files);
     fsck(dir).map_err(RestoreError::Source)
 }

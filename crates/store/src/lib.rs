@@ -52,7 +52,7 @@ mod store;
 mod table;
 mod writer;
 
-pub use backup::{BackupError, FsckReport, RestoreError, fsck, restore};
+pub use backup::{BackupError, FsckReport, RestoreError, copy, fsck, restore};
 pub use files::{DirFiles, Files, LogFile};
 pub use model::{
     Change, CommitError, Durability, Entry, Event, EventKind, Expect, Gone, Key, List, Meta, Options, Report, Stats,

@@ -31,7 +31,7 @@ fn options() -> Options {
 
 #[tokio::test]
 async fn no_acknowledged_write_is_lost_and_no_revision_comes_twice() {
-    let seeds = std::env::var("FERROVIRT_CRASH_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(5) * 40;
+    let seeds = rounds() * 40;
     for seed in 0..seeds {
         run(seed).await;
     }

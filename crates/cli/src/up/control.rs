@@ -1,10 +1,16 @@
 //! The control socket of a running host: how `status` and `down` find it. Root only, by the mode of its directory.
 //!
-//! One line in (`status` or `down`), lines out: a JSON object for `status`, progress and a last `done` for `down`.
+//! One line in (`status`, `down` or `backup "DIRECTORY"`), lines out: a JSON object for `status`, progress and a last
+//! `done` for `down`, `done` or what went wrong for `backup`.
 
-use std::{io, path::Path, sync::Arc};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
@@ -22,18 +28,23 @@ pub struct Status {
     pub virtualization: String,
 }
 
-/// The last line of a `down`.
+/// The last line of a `down`, and of a `backup` that succeeded.
 pub const DONE: &str = "done";
 
 /// Somebody wants the host to go down, and to hear how it goes.
 pub type DownRequest = mpsc::Sender<String>;
 
+/// What a running host does for those who ask.
+#[derive(Clone)]
+pub struct Answers {
+    pub status: Arc<dyn Fn() -> Status + Send + Sync>,
+    pub downs: mpsc::Sender<DownRequest>,
+    /// Writes the objects of the API into a directory.
+    pub backup: Arc<dyn Fn(PathBuf) -> BoxFuture<'static, Result<()>> + Send + Sync>,
+}
+
 /// Listens until the process ends.
-pub fn listen(
-    path: &Path,
-    status: Arc<dyn Fn() -> Status + Send + Sync>,
-    downs: mpsc::Sender<DownRequest>,
-) -> Result<()> {
+pub fn listen(path: &Path, answers: Answers) -> Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}
@@ -41,9 +52,9 @@ pub fn listen(
     let listener = UnixListener::bind(path).with_context(|| format!("cannot listen on {}", path.display()))?;
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let (status, downs) = (status.clone(), downs.clone());
+            let answers = answers.clone();
             tokio::spawn(async move {
-                if let Err(error) = serve(stream, &*status, downs).await {
+                if let Err(error) = serve(stream, answers).await {
                     tracing::debug!(%error, "control connection");
                 }
             });
@@ -52,23 +63,20 @@ pub fn listen(
     Ok(())
 }
 
-async fn serve(
-    stream: UnixStream,
-    status: &(dyn Fn() -> Status + Send + Sync),
-    downs: mpsc::Sender<DownRequest>,
-) -> Result<()> {
+async fn serve(stream: UnixStream, answers: Answers) -> Result<()> {
     let mut stream = BufReader::new(stream);
     let mut line = String::new();
     stream.read_line(&mut line).await?;
-    match line.trim() {
+    let (command, argument) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
+    match command {
         "status" => {
-            let mut answer = serde_json::to_vec(&status())?;
+            let mut answer = serde_json::to_vec(&(answers.status)())?;
             answer.push(b'\n');
             stream.write_all(&answer).await?;
         }
         "down" => {
             let (progress, mut lines) = mpsc::channel(16);
-            downs.send(progress).await?;
+            answers.downs.send(progress).await?;
             while let Some(line) = lines.recv().await {
                 stream.write_all(format!("{line}\n").as_bytes()).await?;
                 // The host waits for this answer to be out before it ends.
@@ -76,6 +84,14 @@ async fn serve(
                     break;
                 }
             }
+        }
+        "backup" => {
+            let directory: PathBuf = serde_json::from_str(argument)?;
+            let answer = match (answers.backup)(directory).await {
+                Ok(()) => DONE.to_owned(),
+                Err(error) => format!("{error:#}").replace('\n', " "),
+            };
+            stream.write_all(format!("{answer}\n").as_bytes()).await?;
         }
         other => stream.write_all(format!("unknown command {other:?}\n").as_bytes()).await?,
     }
@@ -102,4 +118,18 @@ pub async fn down(path: &Path, mut show: impl FnMut(&str)) -> Result<bool> {
         line.clear();
     }
     Ok(true)
+}
+
+/// Asks a running host to write its objects into a directory. False if none runs.
+pub async fn backup(path: &Path, directory: &Path) -> Result<bool> {
+    let Ok(stream) = UnixStream::connect(path).await else { return Ok(false) };
+    let mut stream = BufReader::new(stream);
+    stream.write_all(format!("backup {}\n", serde_json::to_string(directory)?).as_bytes()).await?;
+    let mut line = String::new();
+    stream.read_line(&mut line).await?;
+    match line.trim_end() {
+        DONE => Ok(true),
+        "" => bail!("the host ended before the backup was done"),
+        other => bail!("{other}"),
+    }
 }

@@ -31,6 +31,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use ferrovirt_apiserver::{ApiServer, StaticTokens, TlsConfig, User};
 use ferrovirt_controller::Part;
+use futures::future::BoxFuture;
 use kube::Client;
 use tokio::sync::{mpsc, watch};
 
@@ -260,7 +261,14 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
             virtualization: virtualization.clone(),
         })
     };
-    control::listen(&paths.control_socket(), status, down_sender)?;
+    let backup = {
+        let api = api.clone();
+        Arc::new(move |directory: PathBuf| -> BoxFuture<'static, Result<()>> {
+            let api = api.clone();
+            Box::pin(async move { Ok(api.backup(&directory).await?) })
+        })
+    };
+    control::listen(&paths.control_socket(), control::Answers { status, downs: down_sender, backup })?;
     if tokio::time::timeout(NODE_DEADLINE, schedulable(client("up"), &node_name)).await.is_err() {
         tracing::warn!(node = node_name, "the node is not schedulable yet; VMs wait for it");
     }

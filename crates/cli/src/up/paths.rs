@@ -46,6 +46,16 @@ impl Paths {
         self.data_dir.join("kubeconfig")
     }
 
+    /// The objects of the API.
+    pub fn store(&self) -> PathBuf {
+        self.data_dir.join(ferrovirt_apiserver::STORE_DIR)
+    }
+
+    /// Keys and certificates.
+    pub fn pki(&self) -> PathBuf {
+        self.data_dir.join("pki")
+    }
+
     pub fn images(&self) -> PathBuf {
         self.data_dir.join("images")
     }

@@ -109,3 +109,9 @@ pub fn small() -> Options {
         ..Options::default()
     }
 }
+
+/// How often a crash is tried: 5 times, 200 in the long form, or as `FERROVIRT_CRASH_ROUNDS` says.
+pub fn rounds() -> u64 {
+    let asked = std::env::var("FERROVIRT_CRASH_ROUNDS").ok().and_then(|text| text.parse().ok());
+    asked.unwrap_or(if std::env::var_os("FERROVIRT_LONG").is_some() { 200 } else { 5 })
+}
