@@ -12,7 +12,7 @@ export FERROVIRT_BIN_DIR ?= $(CARGO_TARGET_DIR)/dist
 export FERROVIRT_GUEST_DIR ?= $(FERROVIRT_CACHE)/guest
 export PREFIX ?= /usr/local
 
-.PHONY: help up down deps build image debian-image clients test lint bench bench-disk bench-scale nightly images conformance kubernetes-up kubernetes-down e2e-kubernetes bench-kubernetes deny gen
+.PHONY: help up down deps build image debian-image clients test lint bench bench-api bench-disk bench-scale nightly images conformance client-matrix kubernetes-up kubernetes-down e2e-kubernetes bench-kubernetes deny gen
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -52,6 +52,10 @@ lint: ## format, clippy, layering, generated files, shell scripts
 bench: deps build image ## measure against raw QEMU; one table, also as JSON
 	cargo run --release --package ferrovirt-e2e --bin bench -- --json $(CARGO_TARGET_DIR)/bench.json
 
+bench-api: deps build ## the API against kube-apiserver and etcd; one table, also as JSON
+	cargo run --release --package ferrovirt-e2e --bin bench_api -- \
+		--kubernetes "$$(scripts/kubernetes/build.sh)" --json $(CARGO_TARGET_DIR)/bench-api.json
+
 bench-scale: ## 8,000 simulated VMs on the embedded control plane, beside KubeVirt's figures
 	cargo run --release --package ferrovirt-sim --bin bench-scale
 
@@ -63,6 +67,9 @@ nightly: deps build debian-image clients deny ## the long forms: fuzzing, hundre
 
 conformance: deps build ## Kubernetes' own conformance tests, those that apply (ONLY=pattern for some of them)
 	@scripts/conformance.sh $(ONLY)
+
+client-matrix: deps build ## kubectl 1.36, Helm, client-go and the Python client against a host
+	@scripts/client-matrix.sh
 
 images: build ## the images of a cluster installation, as OCI archives
 	@scripts/images.sh
