@@ -1,0 +1,178 @@
+//! What is done to a server, and how long it takes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
+use tokio::sync::Barrier;
+use tokio::time::Instant;
+
+use crate::Plan;
+use crate::http::{Access, Client};
+
+const SERIAL: &str = "/api/v1/namespaces/bench-serial/configmaps";
+const MANY: &str = "/api/v1/namespaces/bench/configmaps";
+const WATCHED: &str = "/api/v1/namespaces/bench-watch/configmaps";
+/// A watcher that hears nothing for so long has lost something.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// Namespaces, and a role for the user of the load.
+pub async fn prepare(admin: &Access, group: &str) -> Result<()> {
+    let client = Client::connect(admin).await?;
+    for name in ["bench", "bench-serial", "bench-watch"] {
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        client.create("/api/v1/namespaces", namespace.to_string().into()).await?;
+    }
+    let api = "/apis/rbac.authorization.k8s.io/v1";
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "bench"},
+        "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create", "get", "list", "watch"]}],
+    });
+    client.create(&format!("{api}/clusterroles"), role.to_string().into()).await?;
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "bench"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "bench"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": group}],
+    });
+    client.create(&format!("{api}/clusterrolebindings"), binding.to_string().into()).await
+}
+
+/// Until the role is known, which upstream takes a moment.
+async fn allowed(client: &Client, path: &str) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        let (status, answer) = client.request("GET", &format!("{path}?limit=1"), None).await?;
+        if status.is_success() {
+            return Ok(());
+        }
+        ensure!(begun.elapsed() < SILENCE, "{path}: {status}: {}", String::from_utf8_lossy(&answer));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// An object of 1 KiB, as it is stored.
+fn object(name: &str, text: &str) -> Bytes {
+    let filler = "x".repeat(560_usize.saturating_sub(text.len()));
+    let object = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": name, "labels": {"app": "bench"}},
+        "data": {"at": text, "filler": filler},
+    });
+    object.to_string().into()
+}
+
+/// The middle of the times of creates, one after the other.
+pub async fn serial(user: &Access, count: usize) -> Result<Duration> {
+    let client = Client::connect(user).await?;
+    allowed(&client, SERIAL).await?;
+    let mut times = Vec::with_capacity(count);
+    for n in 0..count {
+        let body = object(&format!("serial-{n}"), "");
+        let begun = Instant::now();
+        client.create(SERIAL, body).await?;
+        times.push(begun.elapsed());
+    }
+    percentile(&mut times, 50)
+}
+
+/// Creates a second, with so many clients that each wait for their answers.
+pub async fn parallel(user: &Access, clients: usize, count: usize) -> Result<f64> {
+    let next = Arc::new(AtomicUsize::new(0));
+    let barrier = Arc::new(Barrier::new(clients + 1));
+    let mut tasks = Vec::new();
+    for _ in 0..clients {
+        let client = Client::connect(user).await?;
+        let (next, barrier) = (next.clone(), barrier.clone());
+        tasks.push(tokio::spawn(async move {
+            barrier.wait().await;
+            loop {
+                let n = next.fetch_add(1, Ordering::Relaxed);
+                if n >= count {
+                    return anyhow::Ok(());
+                }
+                client.create(MANY, object(&format!("object-{n}"), "")).await?;
+            }
+        }));
+    }
+    barrier.wait().await;
+    let begun = Instant::now();
+    for task in tasks {
+        task.await??;
+    }
+    Ok(count as f64 / begun.elapsed().as_secs_f64())
+}
+
+/// The middle of the times of whole lists.
+pub async fn lists(user: &Access, plan: Plan) -> Result<Duration> {
+    let client = Client::connect(user).await?;
+    let mut times = Vec::new();
+    for round in 0..plan.lists {
+        let begun = Instant::now();
+        let (status, answer) = client.request("GET", MANY, None).await?;
+        times.push(begun.elapsed());
+        ensure!(status.is_success(), "the list was answered with {status}");
+        if round == 0 {
+            let list: Value = serde_json::from_slice(&answer)?;
+            let items = list["items"].as_array().context("no items")?;
+            ensure!(items.len() == plan.objects, "{} objects in the list", items.len());
+            eprintln!("    {} bytes for {} objects", answer.len(), items.len());
+        }
+    }
+    percentile(&mut times, 50)
+}
+
+/// From the moment a create is sent to the moment a watcher has the event: the 99th percentile over all of both.
+pub async fn watch(user: &Access, plan: Plan) -> Result<Duration> {
+    let origin = Instant::now();
+    let barrier = Arc::new(Barrier::new(plan.watchers + 1));
+    let mut tasks = Vec::new();
+    for _ in 0..plan.watchers {
+        let client = Client::connect(user).await?;
+        let barrier = barrier.clone();
+        tasks.push(tokio::spawn(async move {
+            let response = client.send("GET", &format!("{WATCHED}?watch=1"), None).await?;
+            ensure!(response.status().is_success(), "the watch was answered with {}", response.status());
+            let mut body = response.into_body();
+            barrier.wait().await;
+            let mut times = Vec::with_capacity(plan.watched);
+            let mut rest = Vec::new();
+            while times.len() < plan.watched {
+                let frame = tokio::time::timeout(SILENCE, body.frame()).await.context("a watcher hears nothing")?;
+                let frame = frame.context("a watch ended")??;
+                let now = origin.elapsed();
+                rest.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+                while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                    let event: Value = serde_json::from_slice(&rest[..end])?;
+                    rest.drain(..=end);
+                    if event["type"] == "ADDED" && event["object"]["data"]["at"].is_string() {
+                        let at: u64 = event["object"]["data"]["at"].as_str().unwrap_or_default().parse()?;
+                        times.push(now.saturating_sub(Duration::from_nanos(at)));
+                    }
+                }
+            }
+            anyhow::Ok(times)
+        }));
+    }
+    barrier.wait().await;
+    let writer = Client::connect(user).await?;
+    for n in 0..plan.watched {
+        let at = origin.elapsed().as_nanos().to_string();
+        writer.create(WATCHED, object(&format!("watched-{n}"), &at)).await?;
+        tokio::time::sleep(plan.pause).await;
+    }
+    let mut times = Vec::new();
+    for task in tasks {
+        times.extend(task.await??);
+    }
+    percentile(&mut times, 99)
+}
+
+fn percentile(times: &mut [Duration], percent: usize) -> Result<Duration> {
+    times.sort_unstable();
+    let last = times.len().checked_sub(1).context("nothing was measured")?;
+    Ok(times[(times.len() * percent / 100).min(last)])
+}
