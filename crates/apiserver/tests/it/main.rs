@@ -4,6 +4,7 @@
 mod admission;
 mod audit;
 mod authorization;
+mod conversion;
 mod custom;
 mod gc;
 mod hostile;
