@@ -15,7 +15,8 @@ use crate::storage;
 pub async fn get(call: &Call) -> Result<Response<Body>, ApiError> {
     let key = storage::key(&call.resource, call.namespace(), call.name());
     let entry = call.server.store.get(&call.resource.storage, &key).ok_or_else(|| call.not_found())?;
-    answer(call, &storage::parse(&*call.converted(entry).await?)?)
+    let entry = call.converted(entry).await?;
+    answer(call, &storage::parse(&entry)?)
 }
 
 pub async fn update(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError> {

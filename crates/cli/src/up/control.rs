@@ -34,13 +34,15 @@ pub const DONE: &str = "done";
 /// Somebody wants the host to go down, and to hear how it goes.
 pub type DownRequest = mpsc::Sender<String>;
 
+/// Writes the objects of the API into a directory.
+pub type Backup = Arc<dyn Fn(PathBuf) -> BoxFuture<'static, Result<()>> + Send + Sync>;
+
 /// What a running host does for those who ask.
 #[derive(Clone)]
 pub struct Answers {
     pub status: Arc<dyn Fn() -> Status + Send + Sync>,
     pub downs: mpsc::Sender<DownRequest>,
-    /// Writes the objects of the API into a directory.
-    pub backup: Arc<dyn Fn(PathBuf) -> BoxFuture<'static, Result<()>> + Send + Sync>,
+    pub backup: Backup,
 }
 
 /// Listens until the process ends.

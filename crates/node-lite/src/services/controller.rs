@@ -138,14 +138,10 @@ impl Cluster {
         // Endpoints go with their service, whoever wrote them. Those that never had one are left alone.
         for (key, endpoints) in old {
             let ours = label(&endpoints.metadata, legacy::OLD_MANAGED_BY).is_some_and(|by| by == legacy::OLD_MANAGER);
-            if (ours || self.served.contains(key)) && !alive.contains(key) {
-                match delete::<Endpoints>(client, key).await {
-                    Ok(()) => {}
-                    Err(()) => {
-                        failed = true;
-                        alive.insert(key.clone());
-                    }
-                }
+            let orphan = (ours || self.served.contains(key)) && !alive.contains(key);
+            if orphan && delete::<Endpoints>(client, key).await.is_err() {
+                failed = true;
+                alive.insert(key.clone());
             }
         }
         self.served = alive;
