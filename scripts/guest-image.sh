@@ -7,6 +7,7 @@
 #   OUT_DIR/demo-guest.tar    image ferrovirt/demo-guest:latest with /disk/demo.qcow2 (a KubeVirt containerDisk)
 #   OUT_DIR/demo-container.tar
 #                             image ferrovirt/demo-container:latest with the same system as a tree of files (for `hypervisor: lxc`)
+#   OUT_DIR/demo-kernel.tar   image ferrovirt/demo-kernel:latest with /boot/vmlinuz-virt and /boot/initramfs-virt (for `kernelBoot`)
 #
 # Nothing is installed on this machine and nothing is mounted: packages are downloaded and unpacked into the cache, file systems are
 # filled by mke2fs and mtools. A second run with the same inputs does nothing.
@@ -23,6 +24,7 @@ TOOL_PACKAGES="syslinux syslinux-common mtools"
 
 REFERENCE="ferrovirt/demo-guest:latest"
 CONTAINER_REFERENCE="ferrovirt/demo-container:latest"
+KERNEL_REFERENCE="ferrovirt/demo-kernel:latest"
 BOOT_MIB=20
 ROOT_MIB=40
 # Loaded from the initrd to reach the root disk, and later from the root.
@@ -54,7 +56,7 @@ main() {
 
     local inputs
     inputs=$(input_hash)
-    if [ -s "$out/demo.qcow2" ] && [ -s "$out/demo-guest.tar" ] && [ -s "$out/demo-container.tar" ] && [ "$(cat "$out/.inputs" 2>/dev/null)" = "$inputs" ]; then
+    if [ -s "$out/demo.qcow2" ] && [ -s "$out/demo-guest.tar" ] && [ -s "$out/demo-container.tar" ] && [ -s "$out/demo-kernel.tar" ] && [ "$(cat "$out/.inputs" 2>/dev/null)" = "$inputs" ]; then
         say "up to date: $out"
         return
     fi
@@ -71,6 +73,7 @@ main() {
     make_disk
     make_disk_archive "$REFERENCE" "$out/demo.qcow2" "$out/demo-guest.tar"
     make_container_archive
+    make_kernel_archive
     echo "$inputs" >"$out/.inputs"
     say "done: $out/demo.qcow2 ($(du -h "$out/demo.qcow2" | cut -f1)), $out/demo-guest.tar ($REFERENCE), $out/demo-container.tar ($CONTAINER_REFERENCE)"
 }
@@ -306,6 +309,17 @@ TAB
     # The owners of the disk's root: everything is root's but the user's home, which cloud-init's part makes.
     tar -C "$tree" --format=gnu --owner=0 --group=0 --numeric-owner --mtime=@0 --sort=name -cf "$work/layer.tar" .
     make_archive "$CONTAINER_REFERENCE" "$out/demo-container.tar"
+}
+
+# The kernel and its initrd under the names that upstream's example boots.
+make_kernel_archive() {
+    local tree=$work/kernel
+    mkdir -p "$tree/boot"
+    cp "$vmlinuz" "$tree/boot/vmlinuz-virt"
+    cp "$work/initrd.img" "$tree/boot/initramfs-virt"
+    chmod 444 "$tree"/boot/*
+    tar -C "$tree" --format=gnu --owner=0 --group=0 --numeric-owner --mtime=@0 --sort=name -cf "$work/layer.tar" boot
+    make_archive "$KERNEL_REFERENCE" "$out/demo-kernel.tar"
 }
 
 main

@@ -423,6 +423,11 @@ pub fn container_archive() -> Result<PathBuf> {
     archive("demo-container.tar", "guest-image.sh")
 }
 
+/// The guest's kernel and initrd, for machines that boot without a boot loader.
+pub fn kernel_archive() -> Result<PathBuf> {
+    archive("demo-kernel.tar", "guest-image.sh")
+}
+
 /// The archive with the Debian guest's image.
 pub fn debian_archive() -> Result<PathBuf> {
     archive("debian-guest.tar", "debian-guest.sh")

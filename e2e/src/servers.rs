@@ -94,6 +94,10 @@ impl Registry {
 
     /// Puts the image of an OCI archive there, with curl, and answers its reference.
     pub fn push(&self, archive: &Path, name: &str, work: &Path) -> Result<String> {
+        self.push_tagged(archive, name, "latest", work)
+    }
+
+    pub fn push_tagged(&self, archive: &Path, name: &str, tag: &str, work: &Path) -> Result<String> {
         fs::create_dir_all(work)?;
         run(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(work))?;
         let index: serde_json::Value = serde_json::from_slice(&fs::read(work.join("index.json"))?)?;
@@ -123,8 +127,8 @@ impl Registry {
         run(Command::new("curl")
             .args(["-sSf", "-X", "PUT", "-H", kind, "--data-binary"])
             .arg(file)
-            .arg(format!("{base}/manifests/latest")))?;
-        Ok(format!("127.0.0.1:{}/{name}:latest", self.port))
+            .arg(format!("{base}/manifests/{tag}")))?;
+        Ok(format!("127.0.0.1:{}/{name}:{tag}", self.port))
     }
 }
 
