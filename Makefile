@@ -56,7 +56,8 @@ bench-api: deps build ## the API against kube-apiserver and etcd; one table, als
 	cargo run --release --package ferrovirt-e2e --bin bench_api -- \
 		--kubernetes "$$(scripts/kubernetes/build.sh)" --json $(CARGO_TARGET_DIR)/bench-api.json
 
-bench-scale: ## 8,000 simulated VMs on the embedded control plane, beside KubeVirt's figures
+bench-scale: deps build image ## 30 real VMs that start paused, then 8,000 simulated ones beside KubeVirt's figures
+	cargo run --release --package ferrovirt-e2e --bin paused
 	cargo run --release --package ferrovirt-sim --bin bench-scale
 
 bench-disk: deps build image ## measure imports and clones against curl and qemu-img

@@ -23,8 +23,10 @@ const CASES: &[Case] = &[
     ("the_others_say_why_not", the_others_say_why_not),
 ];
 
+type Archive = fn() -> Result<PathBuf>;
+
 /// What the examples call their images, and the archives that stand for them.
-const IMAGES: &[(&str, fn() -> Result<PathBuf>)] = &[
+const IMAGES: &[(&str, Archive)] = &[
     ("kubevirt/cirros-container-disk-demo", host::guest_archive),
     ("kubevirt/alpine-container-disk-demo", host::guest_archive),
     ("kubevirt/fedora-with-test-tooling-container-disk", host::guest_archive),
