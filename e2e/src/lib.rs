@@ -13,6 +13,7 @@ pub mod command;
 pub mod console;
 pub mod host;
 pub mod leftovers;
+pub mod liar;
 pub mod manifest;
 pub mod process;
 pub mod raw_qemu;

@@ -4,10 +4,14 @@ use std::{fs, path::Path, process::ExitCode};
 
 use anyhow::{Context, Result, ensure};
 use ferrovirt_e2e::{
-    Case, Host, Options, host, manifest,
+    Case, Host, Options, host,
+    liar::Liar,
+    manifest,
     process::Process,
     servers::{Registry, Web},
-    suite, wait,
+    suite,
+    tools::Virtctl,
+    wait,
 };
 use serde_json::{Value, json};
 
@@ -199,24 +203,43 @@ fn serve_demo(host: &Host, name: &str, limit: Option<&str>) -> Result<(Web, Stri
     Ok((web, base))
 }
 
+/// Ten machines, and a clone of one of their disks; the web server sends the image once.
 fn an_image_is_transferred_once(host: &Host) -> Result<()> {
     let (web, base) = serve_demo(host, "once", None)?;
-    let names = ["first", "second", "third", "fourth"];
-    for name in names {
-        host.apply(&volume(name, json!({ "http": { "url": format!("{base}/demo.qcow2") } }), "100Mi"))?;
+    let source = json!({ "http": { "url": format!("{base}/demo.qcow2") } });
+    let names: Vec<String> = (0..10).map(|number| format!("same{number}")).collect();
+    for name in &names {
+        host.apply(&with_template(manifest::plain_vm(name, "Always"), name, &source))?;
     }
-    for name in names {
+    for name in &names {
+        host.wait_running(name)?;
         let volume = succeeded(host, name)?;
         ensure!(volume["status"]["progress"] == "100.0%", "status: {}", volume["status"]);
-        check_disk(host, name, &demo_disk()?)?;
     }
     let (sent, size) = (web.sent("/demo.qcow2")?, fs::metadata(demo_disk()?)?.len());
     ensure!(sent < size + size / 4, "{sent} bytes were sent for an image of {size}");
+    for name in &names {
+        host.kubectl(&["delete", "vm", name, "--wait=false"])?;
+    }
+    for name in &names {
+        host.wait_gone("pvc", name)?;
+    }
+    host.apply(&volume("first", source, "100Mi"))?;
+    succeeded(host, "first")?;
+    check_disk(host, "first", &demo_disk()?)?;
     host.apply(&volume("copy", json!({ "pvc": { "namespace": "default", "name": "first" } }), "100Mi"))?;
     succeeded(host, "copy")?;
     check_disk(host, "copy", &demo_disk()?)?;
-    host.kubectl(&["delete", "dv", "first", "second", "third", "fourth", "copy"])?;
+    host.kubectl(&["delete", "dv", "first", "copy"])?;
     host.wait_gone("pvc", "first")
+}
+
+/// The machine with its root disk from a template of the same name.
+fn with_template(mut vm: Value, name: &str, source: &Value) -> Value {
+    let template = volume(name, source.clone(), "200Mi");
+    vm["spec"]["dataVolumeTemplates"] = json!([{ "metadata": { "name": name }, "spec": template["spec"] }]);
+    vm["spec"]["template"]["spec"]["volumes"][0] = json!({ "name": "root", "dataVolume": { "name": name } });
+    vm
 }
 
 fn bad_images_fail_with_their_reason(host: &Host) -> Result<()> {
@@ -231,7 +254,14 @@ fn bad_images_fail_with_their_reason(host: &Host) -> Result<()> {
     );
     let bomb = "truncate -s 300M zero && gzip -1 zero && mv zero.gz bomb.gz";
     ensure!(std::process::Command::new("sh").args(["-c", bomb]).current_dir(&www).status()?.success(), "gzip failed");
+    // One says twice what it has, one half of it. A raw disk does not tell by itself where it ends.
+    let address = address(host)?;
+    let raw: Vec<u8> = (0..8_u32 << 20).map(|place| (place * 31 % 251) as u8).collect();
+    let liars = [Liar::start(raw.clone(), 2 * raw.len())?, Liar::start(demo.clone(), demo.len() / 2)?];
+    let [more, less] = liars.each_ref().map(|liar| format!("http://{address}:{}/image", liar.port));
     let cases = [
+        ("promises-more", more.as_str(), "100Mi", "", "ImageTruncated"),
+        ("promises-less", less.as_str(), "100Mi", "", "ImageTruncated"),
         ("too-large", "demo.qcow2", "10Mi", "", "ImageTooLarge"),
         ("too-short", "short.qcow2", "100Mi", "", "ImageTruncated"),
         ("backed", "backed.qcow2", "100Mi", "", "BackingFile"),
@@ -246,7 +276,7 @@ fn bad_images_fail_with_their_reason(host: &Host) -> Result<()> {
         ),
     ];
     for (name, file, size, checksum, _) in cases {
-        let mut http = json!({ "url": format!("{base}/{file}") });
+        let mut http = json!({ "url": if file.contains(':') { file.to_owned() } else { format!("{base}/{file}") } });
         if !checksum.is_empty() {
             http["checksum"] = checksum.into();
         }
@@ -262,7 +292,8 @@ fn bad_images_fail_with_their_reason(host: &Host) -> Result<()> {
         ensure!(!disk_of(host, name)?.exists(), "{name} left a part of the image");
     }
     drop(web);
-    host.kubectl(&["delete", "dv", "too-large", "too-short", "backed", "bomb", "missing", "checksum"]).map(drop)
+    let names = cases.iter().map(|(name, ..)| *name);
+    host.kubectl(&["delete", "dv"].into_iter().chain(names).collect::<Vec<_>>()).map(drop)
 }
 
 fn uploads_fill_a_volume(host: &Host) -> Result<()> {
@@ -333,30 +364,62 @@ fn importer(host: &Host, volume: &str) -> Result<Process> {
     })
 }
 
+/// A disk from a web server, one from a registry and one that stock virtctl brought: what the guests write stays.
 fn a_vm_from_a_template_keeps_its_disk(host: &Host) -> Result<()> {
     let (_web, base) = serve_demo(host, "template", None)?;
-    let mut vm = manifest::vm("tmpl", "Always");
     let source = json!({ "http": { "url": format!("{base}/demo.qcow2") } });
-    let template = volume("tmpl-root", source, "200Mi");
-    vm["spec"]["dataVolumeTemplates"] = json!([{ "metadata": { "name": "tmpl-root" }, "spec": template["spec"] }]);
-    vm["spec"]["template"]["spec"]["volumes"][0] = json!({ "name": "root", "dataVolume": { "name": "tmpl-root" } });
-    host.apply(&vm)?;
-    host.wait_running("tmpl")?;
-    let mut console = host.console("tmpl")?;
-    console.login("tmpl")?;
-    console.shell("echo still-here > /home/demo/note; sync")?;
-    console.leave()?;
-    host.ferrovirt(&["stop", "tmpl"])?;
-    host.wait_gone("vmi", "tmpl")?;
+    host.apply(&with_template(manifest::vm("kept-http", "Always"), "kept-http", &source))?;
+    // A cluster's pods reach no registry on this machine's loopback, and it takes no uploads yet.
+    let names: &[&str] = match host.cluster() {
+        Some(_) => &["kept-http"],
+        None => {
+            let registry = Registry::start(&host.work_dir().join("template-registry"))?;
+            let archive = host::guest_archive()?;
+            let reference = registry.push(&archive, "demo/kept", &host.work_dir().join("template-push"))?;
+            let path = demo_disk()?.to_string_lossy().into_owned();
+            let upload = ["image-upload", "dv", "kept-upload", "--size", "200Mi", "--image-path", &path, "--insecure"];
+            Virtctl::stock()?.say(host, &upload)?;
+            let source = json!({ "registry": { "url": format!("docker://{reference}") } });
+            host.apply(&with_template(manifest::vm("kept-registry", "Always"), "kept-registry", &source))?;
+            let mut vm = manifest::vm("kept-upload", "Always");
+            vm["spec"]["template"]["spec"]["volumes"][0] =
+                json!({ "name": "root", "dataVolume": { "name": "kept-upload" } });
+            host.apply(&vm)?;
+            succeeded(host, "kept-registry")?;
+            &["kept-http", "kept-registry", "kept-upload"]
+        }
+    };
+    for &name in names {
+        host.wait_running(name)?;
+        let mut console = host.console(name)?;
+        console.login(name)?;
+        console.shell(&format!("echo {name} is here > /home/demo/note; sync"))?;
+        console.line("exit")?;
+        console.leave()?;
+        host.ferrovirt(&["stop", name])?;
+    }
+    for &name in names {
+        host.wait_gone("vmi", name)?;
+    }
     host.restart()?;
-    host.ferrovirt(&["start", "tmpl"])?;
-    host.wait_running("tmpl")?;
-    let mut console = host.console("tmpl")?;
-    console.login("tmpl")?;
-    let note = console.shell("cat /home/demo/note")?;
-    ensure!(note == "still-here", "the note says {note:?}");
-    console.leave()?;
-    host.kubectl(&["delete", "vm", "tmpl"])?;
-    // Volumes of templates go with their VM.
-    host.wait_gone("pvc", "tmpl-root")
+    for &name in names {
+        host.ferrovirt(&["start", name])?;
+    }
+    for &name in names {
+        host.wait_running(name)?;
+        let mut console = host.console(name)?;
+        console.login(name)?;
+        let note = console.shell("cat /home/demo/note")?;
+        ensure!(note == format!("{name} is here"), "{name}: the note says {note:?}");
+        console.leave()?;
+        host.kubectl(&["delete", "vm", name])?;
+    }
+    // Volumes of templates go with their VM, others stay.
+    host.wait_gone("pvc", "kept-http")?;
+    if names.len() > 1 {
+        host.wait_gone("pvc", "kept-registry")?;
+        host.get("pvc", "kept-upload")?;
+        host.kubectl(&["delete", "dv", "kept-upload"])?;
+    }
+    Ok(())
 }

@@ -13,7 +13,9 @@ pub mod controller;
 pub mod importer;
 pub mod job;
 pub mod plan;
+mod roles;
 mod transfer;
 pub mod upload;
 
 pub use controller::{Settings, run};
+pub use roles::user_roles;

@@ -1,9 +1,16 @@
 //! Tells the guest its addresses: a DHCP server per interface, for as long as the launcher lives.
 
-use std::{fs, net::Ipv4Addr, thread};
+use std::{
+    fs, io,
+    net::{Ipv4Addr, Ipv6Addr},
+    thread,
+};
 
-use ferrovirt_machine::spec::DhcpServer;
-use ferrovirt_net::dhcp::{self, Lease};
+use ferrovirt_machine::spec::{Dhcp6Server, DhcpServer};
+use ferrovirt_net::{
+    dhcp::{self, Lease},
+    dhcp6,
+};
 
 /// Serving needs a socket and a packet's worth of buffer.
 const STACK: usize = 64 << 10;
@@ -13,15 +20,34 @@ pub(crate) fn serve(servers: &[DhcpServer]) {
     let resolver = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     for server in servers {
         let (device, lease) = (server.device.clone(), lease(server, &resolver));
-        let name = format!("dhcp-{device}");
-        let started = thread::Builder::new().name(name).stack_size(STACK).spawn(move || {
-            if let Err(error) = dhcp::serve(&device, &lease) {
-                tracing::error!(device, %error, "the guest gets no address by DHCP");
-            }
-        });
-        if let Err(error) = started {
-            tracing::error!(%error, "cannot start the DHCP server");
+        if let Some(server) = &server.ipv6 {
+            let (device, lease) = (device.clone(), lease6(server, &lease, &resolver));
+            start(format!("dhcp6-{device}"), move || dhcp6::serve(&device, &lease));
         }
+        start(format!("dhcp-{device}"), move || dhcp::serve(&device, &lease));
+    }
+}
+
+fn start(name: String, serve: impl FnOnce() -> io::Result<()> + Send + 'static) {
+    let thread = thread::Builder::new().name(name.clone()).stack_size(STACK);
+    let started = thread.spawn(move || {
+        if let Err(error) = serve() {
+            tracing::error!(name, %error, "the guest is not told its address");
+        }
+    });
+    if let Err(error) = started {
+        tracing::error!(%error, "cannot start the DHCP server");
+    }
+}
+
+fn lease6(server: &Dhcp6Server, lease: &Lease, resolver: &str) -> dhcp6::Lease {
+    let servers = resolver.lines().filter_map(|line| line.trim().strip_prefix("nameserver")).map(str::trim);
+    let servers = servers.filter_map(|word| word.parse::<Ipv6Addr>().ok()).filter(|address| !address.is_loopback());
+    dhcp6::Lease {
+        address: server.address,
+        server: server.server,
+        dns: servers.collect(),
+        search: lease.search.clone(),
     }
 }
 
@@ -67,10 +93,14 @@ mod tests {
             client: None,
             hostname: "a".into(),
             mtu: 1500,
+            ipv6: Some(Dhcp6Server { address: "fd10:0:2::2".parse().unwrap(), server: [2; 6] }),
         };
-        let resolver = "# made by hand\nsearch a.b c\nnameserver 127.0.0.53\nnameserver 10.96.0.10\nnameserver ::1\n";
+        let resolver = "# made by hand\nsearch a.b c\nnameserver 127.0.0.53\nnameserver 10.96.0.10\nnameserver ::1\nnameserver fd00::10\n";
         let lease = lease(&server, resolver);
+        let ipv6 = lease6(server.ipv6.as_ref().unwrap(), &lease, resolver);
         assert_eq!(lease.dns, [Ipv4Addr::new(10, 96, 0, 10)]);
         assert_eq!(lease.search, ["a.b", "c"]);
+        assert_eq!(ipv6.dns, ["fd00::10".parse::<Ipv6Addr>().unwrap()]);
+        assert_eq!(ipv6.search, lease.search);
     }
 }

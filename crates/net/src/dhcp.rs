@@ -120,7 +120,7 @@ fn push(reply: &mut Vec<u8>, code: u8, value: &[u8]) {
     }
 }
 
-fn search_list(domains: &[String]) -> Vec<u8> {
+pub(crate) fn search_list(domains: &[String]) -> Vec<u8> {
     let mut out = vec![];
     for domain in domains {
         for label in domain.split('.').filter(|l| !l.is_empty() && l.len() < 64) {

@@ -24,6 +24,8 @@ const INFO_KIND: u16 = 1;
 const LINK_ALIAS: u16 = 20;
 const ADDRESS: u16 = 1;
 const LOCAL: u16 = 2;
+/// `IFA_F_NODAD`
+const NO_DUPLICATE_DETECTION: u8 = 2;
 
 /// The index of a link by name.
 pub fn index(name: &str) -> io::Result<u32> {
@@ -96,7 +98,9 @@ pub fn add_address(name: &str, address: IpAddr, prefix: u8) -> io::Result<()> {
         IpAddr::V4(v4) => (libc_family::INET, v4.octets().to_vec()),
         IpAddr::V6(v6) => (libc_family::INET6, v6.octets().to_vec()),
     };
-    let mut header = vec![family, prefix, 0, 0];
+    // The addresses that are given here are ours to give: nobody has to be asked whether they are taken, and they work at once.
+    let flags = if address.is_ipv6() { NO_DUPLICATE_DETECTION } else { 0 };
+    let mut header = vec![family, prefix, flags, 0];
     header.extend_from_slice(&index(name)?.to_ne_bytes());
     let message =
         Message::new(NEW_ADDRESS, ACK | CREATE | EXCL).raw(&header).attribute(LOCAL, &bytes).attribute(ADDRESS, &bytes);
@@ -145,7 +149,7 @@ pub fn gateway(name: &str) -> io::Result<Option<Ipv4Addr>> {
     Ok(None)
 }
 
-/// The IPv4 addresses of a link with their prefix lengths.
+/// The addresses of a link with their prefix lengths.
 pub fn addresses(name: &str) -> io::Result<Vec<(IpAddr, u8)>> {
     let wanted = index(name)?;
     let bodies = Socket::route()?.dump(Message::new(GET_ADDRESS, DUMP).raw(&[0; 8]))?;

@@ -5,7 +5,7 @@ use std::{net::Ipv4Addr, path::Path, process::Command, thread};
 
 use ferrovirt_net::{
     link,
-    masquerade::{Binding, Port, bind},
+    masquerade::{Binding, Ipv6Side, Port, bind},
     tap,
 };
 use nix::sched::{CloneFlags, unshare};
@@ -18,6 +18,11 @@ fn binding(ports: Vec<Port>) -> Binding {
         gateway: Ipv4Addr::new(10, 0, 2, 1),
         guest: Ipv4Addr::new(10, 0, 2, 2),
         prefix: 24,
+        ipv6: Some(Ipv6Side {
+            gateway: "fd10:0:2::1".parse().unwrap(),
+            guest: "fd10:0:2::2".parse().unwrap(),
+            prefix: 120,
+        }),
         ports,
         uid: 107,
         gid: 107,
@@ -46,6 +51,7 @@ fn binding_is_repeatable_and_visible_to_the_kernels_tools() {
         let rules = output("nft", &["list", "ruleset"]);
         assert!(rules.contains("iifname \"eth0\" dnat to 10.0.2.2"), "{rules}");
         assert!(rules.contains("ip saddr 10.0.2.2 oifname \"eth0\" masquerade"), "{rules}");
+        assert_eq!((bound.ipv6, rules.contains("ip6")), (None, false), "the pod has no IPv6 address: {rules}");
 
         bind(here, &binding(vec![Port { protocol: 6, port: 80 }])).unwrap();
         let rules = output("nft", &["list", "ruleset"]);
@@ -53,6 +59,18 @@ fn binding_is_repeatable_and_visible_to_the_kernels_tools() {
         assert_eq!(rules.matches("dnat").count(), 1, "the first binding's rule is gone: {rules}");
         let addresses = output("ip", &["addr", "show", "tap0"]);
         assert!(addresses.contains("10.0.2.1/24") && addresses.contains("mtu 1400"), "{addresses}");
+
+        link::add_address("eth0", "fd00::7".parse().unwrap(), 64).unwrap();
+        for _twice in 0..2 {
+            let bound = bind(here, &binding(vec![])).unwrap();
+            assert_eq!(bound.ipv6.map(|ipv6| ipv6.prefix), Some(120));
+            assert_eq!(bound.addresses.len(), 2);
+        }
+        let rules = output("nft", &["list", "ruleset"]);
+        assert!(rules.contains("iifname \"eth0\" dnat to fd10:0:2::2"), "{rules}");
+        assert!(rules.contains("ip6 saddr fd10:0:2::2 oifname \"eth0\" masquerade"), "{rules}");
+        let addresses = output("ip", &["-6", "addr", "show", "tap0"]);
+        assert!(addresses.contains("fd10:0:2::1/120") && !addresses.contains("tentative"), "{addresses}");
     })
     .join()
     .unwrap();

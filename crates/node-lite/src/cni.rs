@@ -65,7 +65,8 @@ pub fn bridge_name(instance: &str) -> String {
 }
 
 /// The generated list. Its name carries the instance, so two data directories do not share addresses or rules.
-pub fn conflist(instance: &str, pod_cidr: &str, ipam_dir: &Path) -> Value {
+pub fn conflist(instance: &str, subnets: &[String], ipam_dir: &Path) -> Value {
+    let ranges: Vec<Value> = subnets.iter().map(|subnet| json!([{ "subnet": subnet }])).collect();
     json!({
         "cniVersion": "1.0.0",
         "name": bridge_name(instance),
@@ -80,7 +81,7 @@ pub fn conflist(instance: &str, pod_cidr: &str, ipam_dir: &Path) -> Value {
                 "ipam": {
                     "type": "host-local",
                     "dataDir": ipam_dir,
-                    "ranges": [[{ "subnet": pod_cidr }]],
+                    "ranges": ranges,
                 },
             },
         ],
@@ -241,12 +242,13 @@ mod tests {
 
     #[test]
     fn the_generated_list_is_split_and_chained() {
-        let list = conflist("0a1b2c", "10.42.7.0/24", Path::new("/data/cni/ipam"));
+        let list = conflist("0a1b2c", &["10.42.7.0/24".into(), "fd00::/64".into()], Path::new("/data/cni/ipam"));
         let configs = configs(&list).unwrap();
         assert_eq!(configs.len(), 1);
         assert_eq!(configs[0]["name"], "fv0a1b2c");
         assert_eq!(configs[0]["cniVersion"], "1.0.0");
         assert_eq!(configs[0]["ipam"]["ranges"][0][0]["subnet"], "10.42.7.0/24");
+        assert_eq!(configs[0]["ipam"]["ranges"][1][0]["subnet"], "fd00::/64");
         assert_eq!(configs[0]["ipam"]["dataDir"], "/data/cni/ipam");
         assert_eq!(with_previous(configs[0].clone(), Some(&json!({"ips": []})))["prevResult"], json!({"ips": []}));
         assert!(bridge_name("0a1b2c").len() <= 15);

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use ferrovirt_net::nft::Net;
+
 use crate::images::Images;
 
 #[derive(Clone)]
@@ -22,6 +24,8 @@ pub struct Config {
     pub pod_cidr: Ipv4Net,
     /// The addresses of services.
     pub service_cidr: Ipv4Net,
+    /// The same for IPv6, on a machine that has it.
+    pub ipv6: Option<Ipv6Networks>,
     /// A versioned copy of a program with the subcommands `pod-shim` and `pod-init`.
     pub self_exe: PathBuf,
     /// A versioned copy of the launcher.
@@ -45,6 +49,13 @@ pub struct Ipv4Net {
     pub prefix: u8,
 }
 
+/// IPv6 networks of an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ipv6Networks {
+    pub pods: Net,
+    pub services: Net,
+}
+
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} is not an IPv4 network such as 10.42.0.0/24")]
 pub struct NotANetwork(String);
@@ -53,6 +64,16 @@ impl Config {
     /// The name server of pods, at the place in the service network that Kubernetes distributions agree on.
     pub fn cluster_dns(&self) -> Ipv4Addr {
         self.service_cidr.host(10)
+    }
+
+    /// The networks of pods, the first one first.
+    pub fn pod_networks(&self) -> Vec<Net> {
+        [self.pod_cidr.into()].into_iter().chain(self.ipv6.map(|ipv6| ipv6.pods)).collect()
+    }
+
+    /// The networks of services.
+    pub fn service_networks(&self) -> Vec<Net> {
+        [self.service_cidr.into()].into_iter().chain(self.ipv6.map(|ipv6| ipv6.services)).collect()
     }
 }
 
@@ -81,6 +102,11 @@ pub fn detect_devices() -> BTreeMap<String, u32> {
         }
     }
     out
+}
+
+/// Whether this machine's kernel speaks IPv6.
+pub fn detect_ipv6() -> bool {
+    std::fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6").is_ok_and(|value| value.trim() == "0")
 }
 
 /// The source address of the default route, without sending anything; loopback on a machine that has none.

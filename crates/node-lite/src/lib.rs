@@ -48,7 +48,9 @@ mod worker;
 use std::future::Future;
 use std::sync::Arc;
 
-pub use config::{Config, Ipv4Net, NotANetwork, default_cni_plugin_dirs, detect_devices, detect_node_ip};
+pub use config::{
+    Config, Ipv4Net, Ipv6Networks, NotANetwork, default_cni_plugin_dirs, detect_devices, detect_ipv6, detect_node_ip,
+};
 pub use exec::exec_main;
 pub use images::{ImageError, Images, Wanted};
 pub use init::init_main;
@@ -86,7 +88,7 @@ pub async fn run(client: kube::Client, config: Config, shutdown: impl Future<Out
 /// Leads connections and names to services. Guests run without it, so trouble here is reported and tried again.
 async fn serve_services(client: kube::Client, config: &Config) {
     let (views, seen) = tokio::sync::watch::channel(Arc::default());
-    let proxy = services::proxy::Proxy::new(&config.instance, config.service_cidr.into());
+    let proxy = services::proxy::Proxy::new(&config.instance, &config.service_networks());
     let names = async {
         match dns::Server::bind(config.pod_cidr.host(1).into(), seen) {
             Ok(server) => {

@@ -1,26 +1,44 @@
 //! Pods reach the world with the host's address: one nftables table for each instance, made once. The bridge plugin could
 //! do it by running `iptables` several times for each pod, which costs more than the rest of the pod's network.
 
-use std::io;
+use std::{fs, io};
 
 use ferrovirt_net::nft::{Family, Hook, Net, Rule, Table};
-
-use crate::Ipv4Net;
 
 pub fn table_name(instance: &str) -> String {
     format!("ferrovirt-{instance}")
 }
 
-/// Puts the rule in place, replacing that of an earlier call: from a pod to anything that is not a pod.
-pub fn install(table: &str, pods: Ipv4Net) -> io::Result<()> {
-    let pods: Net = pods.into();
-    let mut table = Table::replace(Family::Ipv4, table);
-    table.hook("postrouting", Hook::NatPostrouting);
-    table.rule("postrouting", Rule::new().source(pods).not_destination(pods).masquerade());
-    table.apply()
+/// Puts the rules in place, replacing those of an earlier call: from a pod to anything that is not a pod.
+pub fn install(table: &str, pods: &[Net]) -> io::Result<()> {
+    for pods in pods {
+        let family = Family::of(pods.address);
+        if family == Family::Ipv6 {
+            keep_routes();
+        }
+        let mut table = Table::replace(family, table);
+        table.hook("postrouting", Hook::NatPostrouting);
+        table.rule("postrouting", Rule::new().source(*pods).not_destination(*pods).masquerade());
+        table.apply()?;
+    }
+    Ok(())
 }
 
-/// Removes the table. Missing is fine.
+/// Removes the tables. Missing is fine.
 pub fn remove(table: &str) -> io::Result<()> {
-    Table::remove(Family::Ipv4, table)
+    Table::remove(Family::Ipv4, table)?;
+    Table::remove(Family::Ipv6, table)
+}
+
+/// A machine that forwards, as it must for pods, no longer listens to routers unless told so: it would lose the default
+/// route that it has from one.
+fn keep_routes() {
+    let interfaces = fs::read_dir("/proc/sys/net/ipv6/conf").into_iter().flatten().flatten();
+    for path in interfaces.map(|interface| interface.path().join("accept_ra")) {
+        if fs::read_to_string(&path).is_ok_and(|value| value.trim() == "1")
+            && let Err(error) = fs::write(&path, "2")
+        {
+            tracing::warn!(%error, path = %path.display(), "this machine may lose its IPv6 default route");
+        }
+    }
 }

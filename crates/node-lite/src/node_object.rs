@@ -131,7 +131,7 @@ fn fresh(config: &Config) -> Node {
         },
         spec: Some(NodeSpec {
             pod_cidr: Some(config.pod_cidr.to_string()),
-            pod_cidrs: Some(vec![config.pod_cidr.to_string()]),
+            pod_cidrs: Some(config.pod_networks().iter().map(ToString::to_string).collect()),
             ..Default::default()
         }),
         status: None,
@@ -260,6 +260,7 @@ mod tests {
             instance: "0a1b2c".into(),
             pod_cidr: "10.42.0.0/24".parse().unwrap(),
             service_cidr: "10.43.0.0/16".parse().unwrap(),
+            ipv6: None,
             self_exe: "/x".into(),
             launcher_exe: "/l".into(),
             tools_exe: "/t".into(),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use ferrovirt_net::link;
+use ferrovirt_net::{link, nft::Net};
 use jiff::Timestamp;
 use nix::mount::{MntFlags, umount2};
 use rustix::fs::{FlockOperation, flock};
@@ -22,7 +22,7 @@ use crate::identity::{Lookup, ProcessHandle};
 use crate::netns::{self, NetnsError};
 use crate::records::{self, ExitRecord, InitPlan, PodDir, PodRecord, RecordError, StateRecord};
 use crate::services;
-use crate::{Config, Ipv4Net, masquerade};
+use crate::{Config, masquerade};
 
 /// Pods of one data directory on this machine.
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ pub struct Sandboxes {
     shim: PathBuf,
     bridge: String,
     table: String,
-    pod_cidr: Ipv4Net,
+    pods: Vec<Net>,
     instance: String,
     cgroup_parent: String,
     conflist: Value,
@@ -96,7 +96,9 @@ impl Sandboxes {
         for dir in [&config.data_dir, &config.data_dir.join("pods"), &cni_dir, &config.run_dir] {
             create_private(dir)?;
         }
-        let conflist = cni::conflist(&config.instance, &config.pod_cidr.to_string(), &cni_dir.join("ipam"));
+        let pods = config.pod_networks();
+        let subnets: Vec<String> = pods.iter().map(ToString::to_string).collect();
+        let conflist = cni::conflist(&config.instance, &subnets, &cni_dir.join("ipam"));
         let text = serde_json::to_vec_pretty(&conflist).unwrap_or_default();
         records::write_bytes(&cni_dir.join("10-ferrovirt.conflist"), &text)?;
         Ok(Self {
@@ -106,7 +108,7 @@ impl Sandboxes {
             bridge: cni::bridge_name(&config.instance),
             table: masquerade::table_name(&config.instance),
             instance: config.instance.clone(),
-            pod_cidr: config.pod_cidr,
+            pods,
             cgroup_parent: format!("ferrovirt-{}", config.instance),
             conflist,
             plugins: Plugins { dirs: config.cni_plugin_dirs.clone() },
@@ -116,7 +118,7 @@ impl Sandboxes {
 
     /// Makes what all pods share, and removes what pods left that were forgotten half-way.
     pub fn prepare(&self) -> Result<(), SandboxError> {
-        masquerade::install(&self.table, self.pod_cidr).map_err(io_error("set up", Path::new(&self.table)))?;
+        masquerade::install(&self.table, &self.pods).map_err(io_error("set up", Path::new(&self.table)))?;
         for name in self.names()?.iter().filter(|name| name.starts_with(TRASH)) {
             let path = self.data_dir.join("pods").join(name);
             unmount_below(&path)?;

@@ -38,6 +38,7 @@ impl Node {
             instance: format!("{:04x}{number:02x}", std::process::id() & 0xffff),
             pod_cidr: format!("10.{}.{number}.0/24", 64 + std::process::id() % 64).parse().unwrap(),
             service_cidr: "10.201.16.0/20".parse().unwrap(),
+            ipv6: None,
             self_exe: SHIM.into(),
             launcher_exe: "/bin/sh".into(),
             tools_exe: "/bin/sh".into(),

@@ -24,6 +24,7 @@ mod network;
 mod node_object;
 mod pods;
 mod registry;
+mod routers;
 mod status;
 mod stream_server;
 mod streams;

@@ -2,15 +2,20 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use ferrovirt_api::v1::{Interface, Network, VirtualMachineInstance};
-use ferrovirt_machine::{convert::InterfaceInfo, hypervisor::Guest, spec::DhcpServer};
+use ferrovirt_machine::{
+    convert::InterfaceInfo,
+    hypervisor::Guest,
+    spec::{Dhcp6Server, DhcpServer},
+};
 use ferrovirt_net::{
     bridge,
-    masquerade::{self, Plug, Port},
+    masquerade::{self, Ipv6Side, Plug, Port},
 };
 use ferrovirt_plan::{
     identity::stable_mac,
@@ -18,8 +23,12 @@ use ferrovirt_plan::{
     pod::virtual_cpus,
 };
 
+use crate::routers::Advertiser;
+
 const RUNTIME_USER: u32 = 107;
 pub(crate) const DEFAULT_CIDR: &str = "10.0.2.0/24";
+/// Upstream's, so that guests with fixed addresses find what they find there.
+const DEFAULT_IPV6_CIDR: &str = "fd10:0:2::/120";
 /// A tap device has no more queues than this.
 const MAX_QUEUES: u32 = 256;
 /// Where the DHCP server of a bridged interface is; the interface's place among the others comes on top.
@@ -37,12 +46,16 @@ pub(crate) struct Attached {
     pub queues: u32,
     /// The server that tells the guest its address, if it has one to tell.
     pub dhcp: Option<DhcpServer>,
+    /// The router of its IPv6 network, if it has one; it ends with this.
+    pub _router: Option<Arc<Advertiser>>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NetworkError {
     #[error("spec.networks[{index}].pod.vmNetworkCIDR: {cidr:?} is not an IPv4 network with room for a guest")]
     Cidr { index: usize, cidr: String },
+    #[error("spec.networks[{index}].pod.vmIPv6NetworkCIDR: {cidr:?} is not an IPv6 network with room for a guest")]
+    Ipv6Cidr { index: usize, cidr: String },
     #[error("cannot give the launcher its tap device")]
     Device(#[source] io::Error),
     #[error("cannot bind the interface {name} to the pod's interface {outside}")]
@@ -78,6 +91,9 @@ async fn masqueraded(
     let cidr = network.pod.as_ref().map(|pod| pod.vm_network_cidr.as_str()).filter(|cidr| !cidr.is_empty());
     let cidr = cidr.unwrap_or(DEFAULT_CIDR);
     let (gateway, guest, prefix) = addresses(cidr).ok_or_else(|| NetworkError::Cidr { index, cidr: cidr.into() })?;
+    let cidr = network.pod.as_ref().map(|pod| pod.vm_i_pv6_network_cidr.as_str()).filter(|cidr| !cidr.is_empty());
+    let cidr = cidr.unwrap_or(DEFAULT_IPV6_CIDR);
+    let ipv6 = ipv6_side(cidr).ok_or_else(|| NetworkError::Ipv6Cidr { index, cidr: cidr.into() })?;
     let binding = masquerade::Binding {
         tap: format!("tap{index}"),
         plug: plug(vmi),
@@ -85,6 +101,7 @@ async fn masqueraded(
         gateway,
         guest,
         prefix,
+        ipv6: Some(ipv6),
         ports: ports(interface),
         uid: RUNTIME_USER,
         gid: RUNTIME_USER,
@@ -97,8 +114,13 @@ async fn masqueraded(
         outside: POD_INTERFACE.into(),
         source,
     })?;
+    let router = match bound.ipv6 {
+        Some(ipv6) => advertiser(namespace, &tap, ipv6, bound.mtu).await,
+        None => None,
+    };
     Ok(Attached {
         name: interface.name.clone(),
+        _router: router,
         dhcp: Some(DhcpServer {
             device: tap.clone(),
             address: guest,
@@ -108,12 +130,24 @@ async fn masqueraded(
             client: None,
             hostname: hostname(vmi),
             mtu: u16::try_from(bound.mtu).unwrap_or(1500),
+            ipv6: bound.ipv6.map(|ipv6| Dhcp6Server { address: ipv6.guest, server: bound.mac }),
         }),
         info: InterfaceInfo { tap: Some(tap), mac: Some(mac(vmi, interface)), mtu: Some(bound.mtu) },
         pod_interface: POD_INTERFACE.into(),
         addresses: bound.addresses,
         queues,
     })
+}
+
+/// A guest without a router still runs, so trouble is reported and nothing else.
+async fn advertiser(namespace: &Path, tap: &str, ipv6: Ipv6Side, mtu: u32) -> Option<Arc<Advertiser>> {
+    match Advertiser::start(namespace, tap, ipv6.gateway, ipv6.prefix, mtu).await {
+        Ok(advertiser) => Some(Arc::new(advertiser)),
+        Err(error) => {
+            tracing::warn!(tap, %error, "cannot advertise the guest's IPv6 router");
+            None
+        }
+    }
 }
 
 /// The guest takes the place of the pod: its address, and its hardware address unless it asks for another.
@@ -163,10 +197,13 @@ async fn bridged(
             client: bridge::parse_mac(&mac),
             hostname: hostname(vmi),
             mtu: u16::try_from(had.mtu).unwrap_or(1500),
+            ipv6: None,
         }),
+        _router: None,
         info: InterfaceInfo { tap: Some(if is_machine { tap } else { bridge }), mac: Some(mac), mtu: Some(had.mtu) },
         pod_interface: outside,
-        addresses: had.addresses.iter().map(|(address, _)| *address).collect(),
+        // The guest is told of no other.
+        addresses: had.addresses.iter().map(|(address, _)| *address).filter(IpAddr::is_ipv4).collect(),
         queues,
     })
 }
@@ -229,9 +266,30 @@ fn addresses(cidr: &str) -> Option<(Ipv4Addr, Ipv4Addr, u8)> {
     Some((Ipv4Addr::from(base + 1), Ipv4Addr::from(base + 2), prefix))
 }
 
+/// The same for IPv6.
+fn ipv6_side(cidr: &str) -> Option<Ipv6Side> {
+    let (network, prefix) = cidr.split_once('/')?;
+    let (network, prefix): (Ipv6Addr, u8) = (network.parse().ok()?, prefix.parse().ok()?);
+    if !(8..=126).contains(&prefix) {
+        return None;
+    }
+    let base = u128::from(network) & (u128::MAX << (128 - prefix));
+    Some(Ipv6Side { gateway: Ipv6Addr::from(base + 1), guest: Ipv6Addr::from(base + 2), prefix })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_same_holds_for_ipv6() {
+        let side = ipv6_side(DEFAULT_IPV6_CIDR).unwrap();
+        assert_eq!(side.gateway, "fd10:0:2::1".parse::<Ipv6Addr>().unwrap());
+        assert_eq!((side.guest, side.prefix), ("fd10:0:2::2".parse().unwrap(), 120));
+        for bad in ["", "fd10::", "fd10::/127", "10.0.2.0/24", "x/64"] {
+            assert_eq!(ipv6_side(bad), None, "{bad}");
+        }
+    }
 
     #[test]
     fn gateway_and_guest_are_the_first_two_hosts() {

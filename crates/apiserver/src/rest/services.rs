@@ -4,7 +4,7 @@
 //! services take turns from the choice of a number to its commit.
 
 use std::collections::HashSet;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ferrovirt_schema::Cause;
 use serde_json::{Value, json};
@@ -24,11 +24,13 @@ const NODE_PORTS: std::ops::RangeInclusive<u32> = 30000..=32767;
 pub struct ServiceNetwork {
     pub address: Ipv4Addr,
     pub prefix: u8,
+    /// The addresses of services that ask for IPv6, if the cluster has it: a network with [`ServiceNetwork::IPV6_PREFIX`].
+    pub ipv6: Option<Ipv6Addr>,
 }
 
 impl Default for ServiceNetwork {
     fn default() -> Self {
-        Self { address: Ipv4Addr::new(10, 43, 0, 0), prefix: 16 }
+        Self { address: Ipv4Addr::new(10, 43, 0, 0), prefix: 16, ipv6: None }
     }
 }
 
@@ -39,6 +41,8 @@ impl std::fmt::Display for ServiceNetwork {
 }
 
 impl ServiceNetwork {
+    pub const IPV6_PREFIX: u8 = 112;
+
     /// The address of the service `kubernetes`.
     pub fn api_address(self) -> Ipv4Addr {
         self.host(1)
@@ -48,8 +52,26 @@ impl ServiceNetwork {
         Ipv4Addr::from((u32::from(self.address) & self.mask()) + offset)
     }
 
-    fn contains(self, address: Ipv4Addr) -> bool {
-        u32::from(address) & self.mask() == u32::from(self.address) & self.mask()
+    fn contains(self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(v4) => u32::from(v4) & self.mask() == u32::from(self.address) & self.mask(),
+            IpAddr::V6(v6) => self.ipv6.is_some_and(|network| v6.segments()[..7] == network.segments()[..7]),
+        }
+    }
+
+    /// The nth address of a family. None if the cluster has not got the family.
+    fn nth(self, family: Family, offset: u32) -> Option<IpAddr> {
+        match family {
+            Family::Ipv4 => Some(self.host(offset).into()),
+            Family::Ipv6 => self.ipv6.map(|network| Ipv6Addr::from(u128::from(network) + u128::from(offset)).into()),
+        }
+    }
+
+    fn range(self, family: Family) -> String {
+        match (family, self.ipv6) {
+            (Family::Ipv6, Some(network)) => format!("{network}/{}", Self::IPV6_PREFIX),
+            _ => self.to_string(),
+        }
     }
 
     fn size(self) -> u32 {
@@ -63,7 +85,7 @@ impl ServiceNetwork {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Number {
-    Address(Ipv4Addr),
+    Address(IpAddr),
     Port(u32),
 }
 
@@ -174,41 +196,119 @@ fn inherit(old: &Value, service: &mut Value) {
     }
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Family {
+    Ipv4,
+    Ipv6,
+}
+
+impl Family {
+    fn parse(name: &str) -> Option<Self> {
+        match name {
+            "IPv4" => Some(Self::Ipv4),
+            "IPv6" => Some(Self::Ipv6),
+            _ => None,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ipv4 => "IPv4",
+            Self::Ipv6 => "IPv6",
+        }
+    }
+
+    fn other(self) -> Self {
+        match self {
+            Self::Ipv4 => Self::Ipv6,
+            Self::Ipv6 => Self::Ipv4,
+        }
+    }
+
+    fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Self::Ipv4 } else { Self::Ipv6 }
+    }
+}
+
+/// The families of a service's addresses, the first one first.
+fn families(network: ServiceNetwork, spec: &Value) -> Result<Vec<Family>, Cause> {
+    let policy = text(spec, &["ipFamilyPolicy"]);
+    let mut out = vec![];
+    for (index, name) in at(spec, &["ipFamilies"]).and_then(Value::as_array).into_iter().flatten().enumerate() {
+        let family = name.as_str().and_then(Family::parse);
+        match family.filter(|family| network.nth(*family, 0).is_some() && !out.contains(family)) {
+            Some(family) => out.push(family),
+            None => {
+                let message = "it is given twice, or not configured on this cluster";
+                return Err(Cause::invalid(format!("spec.ipFamilies[{index}]"), name, message));
+            }
+        }
+    }
+    if out.is_empty() {
+        let given = text(spec, &["clusterIP"]).parse().map_or(Family::Ipv4, Family::of);
+        out.push(given);
+    }
+    match policy {
+        "RequireDualStack" if network.ipv6.is_none() => {
+            let message = "this cluster is not configured for dual-stack services";
+            return Err(Cause::invalid("spec.ipFamilyPolicy", &json!(policy), message));
+        }
+        "PreferDualStack" | "RequireDualStack" if out.len() == 1 && network.ipv6.is_some() => out.push(out[0].other()),
+        "" | "SingleStack" => out.truncate(1),
+        _ => {}
+    }
+    Ok(out)
+}
+
 fn address(picker: &mut Picker, call: &Call, old: Option<&Value>, service: &mut Value) -> Result<(), ApiError> {
     let spec = field_value(service, "spec");
-    let listed = at(spec, &["clusterIPs"]).and_then(|l| l.get(0)).and_then(Value::as_str).unwrap_or_default();
-    let wanted = match text(spec, &["clusterIP"]) {
-        "" => listed.to_owned(),
-        given => given.to_owned(),
-    };
-    let kept = old.is_some_and(|o| !wanted.is_empty() && text(o, &["spec", "clusterIP"]) == wanted);
+    let network = call.server.service_network;
     let name = picker.name.clone();
-    let refuse = |message: String| {
-        let cause = Cause::invalid("spec.clusterIPs", &json!([wanted]), message);
-        ApiError::invalid(call.resource.kind_subject(&name), &[cause])
+    let invalid = |cause: Cause| ApiError::invalid(call.resource.kind_subject(&name), &[cause]);
+    let families = families(network, spec).map_err(invalid)?;
+    let listed = |object: &Value, index: usize| {
+        let list = at(object, &["clusterIPs"]).and_then(|list| list.get(index));
+        list.and_then(Value::as_str).unwrap_or_default().to_owned()
     };
-    let chosen = match wanted.as_str() {
-        "None" => wanted.clone(),
-        _ if kept => wanted.clone(),
-        "" => picker.any_address().ok_or_else(|| refuse("all addresses are in use".into()))?.to_string(),
-        given => {
-            let parsed: Ipv4Addr = given.parse().map_err(|_| refuse("must be a valid IPv4 address".into()))?;
-            let network = call.server.service_network;
-            if !network.contains(parsed) {
-                let range = network.to_string();
-                return Err(refuse(format!(
-                    "failed to allocate IP {given}: the provided IP is not in the valid range ({range})"
-                )));
+    let mut chosen = vec![];
+    for (index, family) in families.iter().enumerate() {
+        let wanted = match text(spec, &["clusterIP"]) {
+            given if index == 0 && !given.is_empty() => given.to_owned(),
+            "None" => break,
+            _ => listed(spec, index),
+        };
+        let kept = old.is_some_and(|old| {
+            !wanted.is_empty()
+                && (listed(&old["spec"], index) == wanted || index == 0 && text(old, &["spec", "clusterIP"]) == wanted)
+        });
+        let refuse = |message: String| invalid(Cause::invalid("spec.clusterIPs", &json!([wanted]), message));
+        match wanted.as_str() {
+            "None" => {}
+            _ if kept => {}
+            "" => {
+                let any = picker.any_address(*family).ok_or_else(|| refuse("all addresses are in use".into()))?;
+                chosen.push(any.to_string());
+                continue;
             }
-            if !picker.take(Number::Address(parsed)) {
-                return Err(refuse(format!("failed to allocate IP {given}: provided IP is already allocated")));
+            given => {
+                let parsed = given.parse::<IpAddr>().ok().filter(|address| Family::of(*address) == *family);
+                let parsed = parsed.ok_or_else(|| refuse(format!("must be a valid {} address", family.name())))?;
+                if !network.contains(parsed) {
+                    let range = network.range(*family);
+                    return Err(refuse(format!(
+                        "failed to allocate IP {given}: the provided IP is not in the valid range ({range})"
+                    )));
+                }
+                if !picker.take(Number::Address(parsed)) {
+                    return Err(refuse(format!("failed to allocate IP {given}: provided IP is already allocated")));
+                }
             }
-            wanted.clone()
         }
-    };
-    spec["clusterIP"] = json!(chosen);
-    spec["clusterIPs"] = json!([chosen]);
-    default(spec, "ipFamilies", json!(["IPv4"]));
+        chosen.push(wanted);
+    }
+    spec["clusterIP"] = json!(chosen.first());
+    spec["clusterIPs"] = json!(chosen);
+    spec["ipFamilies"] = families.iter().map(|family| family.name()).collect();
     default(spec, "ipFamilyPolicy", "SingleStack");
     Ok(())
 }
@@ -263,14 +363,19 @@ impl Picker {
         free
     }
 
-    fn any_address(&mut self) -> Option<Ipv4Addr> {
+    fn any_address(&mut self, family: Family) -> Option<IpAddr> {
         let network = self.network;
-        // The last address is the broadcast address.
-        self.any(FIRST_DYNAMIC..network.size() - 1, |offset| Number::Address(network.host(offset))).and_then(|number| {
-            match number {
-                Number::Address(address) => Some(address),
-                Number::Port(_) => None,
-            }
+        network.nth(family, 0)?;
+        let size = match family {
+            // The last address is the broadcast address.
+            Family::Ipv4 => network.size() - 1,
+            Family::Ipv6 => 1 << (128 - ServiceNetwork::IPV6_PREFIX),
+        };
+        let unused = IpAddr::from(network.address);
+        let number = |offset| Number::Address(network.nth(family, offset).unwrap_or(unused));
+        self.any(FIRST_DYNAMIC..size, number).and_then(|number| match number {
+            Number::Address(address) => Some(address),
+            Number::Port(_) => None,
         })
     }
 
@@ -299,9 +404,9 @@ fn stored_numbers(store: &Store, except: &ferrovirt_store::Key) -> HashSet<Numbe
     let mut numbers = HashSet::new();
     for entry in store.list("services", None).items.iter().filter(|e| e.key != *except) {
         let Ok(service) = parse(entry) else { continue };
-        if let Ok(address) = text(&service, &["spec", "clusterIP"]).parse() {
-            numbers.insert(Number::Address(address));
-        }
+        let more = at(&service, &["spec", "clusterIPs"]).and_then(Value::as_array).into_iter().flatten();
+        let addresses = more.filter_map(Value::as_str).chain([text(&service, &["spec", "clusterIP"])]);
+        numbers.extend(addresses.filter_map(|text| text.parse().ok()).map(Number::Address));
         let ports = at(&service, &["spec", "ports"]).and_then(Value::as_array).into_iter().flatten();
         let ports = ports.filter_map(|p| p["nodePort"].as_u64()).filter_map(|p| u32::try_from(p).ok());
         numbers.extend(ports.map(Number::Port));

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use ferrovirt_apiserver::{Config, ServiceNetwork};
 use serde_json::{Value, json};
 
 use crate::support::Server;
@@ -83,5 +84,66 @@ async fn no_two_services_share_a_number() {
         let made = answer.expect(201);
         assert!(addresses.insert(made["spec"]["clusterIP"].to_string()));
         assert!(ports.insert(made["spec"]["ports"][0]["nodePort"].to_string()));
+    }
+}
+
+#[tokio::test]
+async fn services_have_the_families_they_ask_for() {
+    let network = ServiceNetwork { ipv6: Some("fd00:5::".parse().unwrap()), ..ServiceNetwork::default() };
+    let server = Server::start_with(Config { service_network: network, ..Config::default() }).await;
+    let admin = server.admin();
+    for (name, spec, families, prefixes) in [
+        ("plain", json!({}), json!(["IPv4"]), vec!["10.43."]),
+        ("six", json!({"ipFamilies": ["IPv6"]}), json!(["IPv6"]), vec!["fd00:5::"]),
+        ("both", json!({"ipFamilyPolicy": "PreferDualStack"}), json!(["IPv4", "IPv6"]), vec!["10.43.", "fd00:5::"]),
+        (
+            "turned",
+            json!({"ipFamilyPolicy": "RequireDualStack", "ipFamilies": ["IPv6"]}),
+            json!(["IPv6", "IPv4"]),
+            vec!["fd00:5::", "10.43."],
+        ),
+        ("given", json!({"clusterIP": "fd00:5::77"}), json!(["IPv6"]), vec!["fd00:5::77"]),
+        (
+            "headless",
+            json!({"clusterIP": "None", "ipFamilyPolicy": "PreferDualStack"}),
+            json!(["IPv4", "IPv6"]),
+            vec!["None"],
+        ),
+    ] {
+        let made = admin.post(SERVICES, &service(name, spec)).await.expect(201);
+        assert_eq!(made["spec"]["ipFamilies"], families, "{name}");
+        let addresses = made["spec"]["clusterIPs"].as_array().unwrap();
+        assert_eq!(addresses.len(), prefixes.len(), "{name}: {addresses:?}");
+        for (address, prefix) in addresses.iter().zip(prefixes) {
+            assert!(address.as_str().unwrap().starts_with(prefix), "{name}: {address}");
+        }
+        assert_eq!(made["spec"]["clusterIP"], addresses[0]);
+    }
+    // A second family comes and goes; what is there stays.
+    let before = admin.get(&format!("{SERVICES}/plain")).await.expect(200);
+    let item = format!("{SERVICES}/plain");
+    let wider = admin.merge(&item, &json!({"spec": {"ipFamilyPolicy": "PreferDualStack"}})).await.expect(200);
+    assert_eq!(wider["spec"]["clusterIPs"].as_array().unwrap().len(), 2);
+    assert_eq!(wider["spec"]["clusterIP"], before["spec"]["clusterIP"]);
+    let again = admin.merge(&item, &json!({"metadata": {"labels": {"a": "b"}}})).await.expect(200);
+    assert_eq!(again["spec"]["clusterIPs"], wider["spec"]["clusterIPs"]);
+    let narrow = admin.merge(&item, &json!({"spec": {"ipFamilyPolicy": "SingleStack"}})).await.expect(200);
+    assert_eq!(narrow["spec"]["clusterIPs"], before["spec"]["clusterIPs"]);
+    for (spec, why) in [
+        (json!({"clusterIP": "fd00:5::77"}), "already allocated"),
+        (json!({"clusterIP": "fd00:6::1"}), "not in the valid range (fd00:5::/112)"),
+        (json!({"ipFamilies": ["IPv5"]}), "spec.ipFamilies[0]"),
+        (json!({"ipFamilies": ["IPv6"], "clusterIP": "10.43.1.1"}), "valid IPv6 address"),
+    ] {
+        let answer = admin.post(SERVICES, &service("bad", spec)).await.expect(422);
+        assert!(answer["message"].as_str().unwrap().contains(why), "{why}: {}", answer["message"]);
+    }
+    // Without the family there is one only.
+    let server = Server::start().await;
+    let admin = server.admin();
+    let one = admin.post(SERVICES, &service("one", json!({"ipFamilyPolicy": "PreferDualStack"}))).await.expect(201);
+    assert_eq!(one["spec"]["ipFamilies"], json!(["IPv4"]));
+    for spec in [json!({"ipFamilyPolicy": "RequireDualStack"}), json!({"ipFamilies": ["IPv6"]})] {
+        admin.post(SERVICES, &service("bad", spec)).await.expect(422);
     }
 }

@@ -55,6 +55,7 @@ pub fn bootstrap(allow_emulation: bool) -> Vec<Value> {
         }),
     ];
     objects.extend(ferrovirt_virt_api::user_roles());
+    objects.extend(ferrovirt_cdi::user_roles());
     for version in ["v1", "v1alpha3"] {
         objects.push(json!({
             "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",

@@ -4,7 +4,7 @@
 
 use std::{
     fs,
-    net::Ipv4Addr,
+    net::{Ipv4Addr, Ipv6Addr},
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
@@ -89,7 +89,14 @@ impl Paths {
     pub fn service_network(&self) -> ferrovirt_apiserver::ServiceNetwork {
         let number = u32::from_str_radix(&self.instance, 16).unwrap_or(0);
         let address = Ipv4Addr::new(10, 128 + (number % 48) as u8, (number >> 8) as u8 & 0xf0, 0);
-        ferrovirt_apiserver::ServiceNetwork { address, prefix: 20 }
+        let ipv6 = ferrovirt_node_lite::detect_ipv6().then(|| self.ipv6_network(2));
+        ferrovirt_apiserver::ServiceNetwork { address, prefix: 20, ipv6 }
+    }
+
+    /// A private IPv6 network of this instance: 1 is that of pods, 2 that of services.
+    pub fn ipv6_network(&self, which: u16) -> Ipv6Addr {
+        let number = u32::from_str_radix(&self.instance, 16).unwrap_or(0);
+        Ipv6Addr::new(0xfd76, (number >> 16) as u16, number as u16, which, 0, 0, 0, 0)
     }
 }
 

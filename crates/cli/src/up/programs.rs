@@ -109,6 +109,10 @@ pub fn node_config(
         instance: paths.instance.clone(),
         pod_cidr: format!("10.{second}.{third}.0/24").parse()?,
         service_cidr: ferrovirt_node_lite::Ipv4Net { address: services.address, prefix: services.prefix },
+        ipv6: services.ipv6.map(|address| ferrovirt_node_lite::Ipv6Networks {
+            pods: (paths.ipv6_network(1), 64).into(),
+            services: (address, ferrovirt_apiserver::ServiceNetwork::IPV6_PREFIX).into(),
+        }),
         self_exe: programs.shim.clone(),
         launcher_exe: programs.launcher.clone(),
         tools_exe: programs.tools.clone(),

@@ -1,6 +1,6 @@
 //! The address that a guest is told.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
@@ -21,4 +21,15 @@ pub struct DhcpServer {
     pub client: Option<[u8; 6]>,
     pub hostname: String,
     pub mtu: u16,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipv6: Option<Dhcp6Server>,
+}
+
+/// The same for the guest's IPv6 address. Its router is advertised by the node agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Dhcp6Server {
+    pub address: Ipv6Addr,
+    /// Who the answers come from: the gateway's hardware address.
+    pub server: [u8; 6],
 }

@@ -85,6 +85,12 @@ pub struct Net {
     pub prefix: u8,
 }
 
+impl std::fmt::Display for Net {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
 impl From<IpAddr> for Net {
     fn from(address: IpAddr) -> Self {
         Self { address, prefix: if address.is_ipv4() { 32 } else { 128 } }
@@ -94,6 +100,12 @@ impl From<IpAddr> for Net {
 impl From<Ipv4Addr> for Net {
     fn from(address: Ipv4Addr) -> Self {
         IpAddr::V4(address).into()
+    }
+}
+
+impl From<(Ipv6Addr, u8)> for Net {
+    fn from((address, prefix): (Ipv6Addr, u8)) -> Self {
+        Self { address: address.into(), prefix }
     }
 }
 

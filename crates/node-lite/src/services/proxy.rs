@@ -11,12 +11,13 @@ use crate::cni;
 /// The rules of one instance.
 pub(crate) struct Proxy {
     table: String,
-    network: Network,
+    /// One for each family of addresses.
+    networks: Vec<Network>,
     applied: Option<Vec<Target>>,
 }
 
 impl Proxy {
-    pub fn new(instance: &str, services: Net) -> Self {
+    pub fn new(instance: &str, services: &[Net]) -> Self {
         let bridged_packets_seen = see_bridged_packets();
         if !bridged_packets_seen {
             tracing::info!(
@@ -24,8 +25,9 @@ impl Proxy {
                  address instead of the client's"
             );
         }
-        let network = Network { bridge: cni::bridge_name(instance), services, bridged_packets_seen };
-        Self { table: table_name(instance), network, applied: None }
+        let network =
+            |services: &Net| Network { bridge: cni::bridge_name(instance), services: *services, bridged_packets_seen };
+        Self { table: table_name(instance), networks: services.iter().map(network).collect(), applied: None }
     }
 
     /// Brings the kernel's rules in line with the view. Somebody else may have removed them: `force` writes them anyway.
@@ -35,9 +37,11 @@ impl Proxy {
             return Ok(());
         }
         self.applied = None;
-        table(&self.table, &self.network, &wanted).apply()?;
-        if wanted.iter().any(|target| target.node_port.is_some()) {
-            open_loopback(&self.network.bridge);
+        for network in &self.networks {
+            table(&self.table, network, &wanted).apply()?;
+            if wanted.iter().any(|target| target.node_port.is_some()) {
+                open_loopback(&network.bridge);
+            }
         }
         self.applied = Some(wanted);
         Ok(())
@@ -46,7 +50,8 @@ impl Proxy {
 
 /// Removes the rules. Missing is fine.
 pub(crate) fn remove(instance: &str) -> io::Result<()> {
-    Table::remove(Family::Ipv4, &table_name(instance))
+    Table::remove(Family::Ipv4, &table_name(instance))?;
+    Table::remove(Family::Ipv6, &table_name(instance))
 }
 
 pub(crate) fn table_name(instance: &str) -> String {
@@ -66,13 +71,14 @@ fn open_loopback(bridge: &str) {
 
 /// Asks the kernel to show packets between two pods of a bridge to nftables, as kubelets ask for.
 fn see_bridged_packets() -> bool {
-    const SETTING: &str = "/proc/sys/net/bridge/bridge-nf-call-iptables";
-    if !Path::new(SETTING).exists() {
+    const SETTINGS: [&str; 2] =
+        ["/proc/sys/net/bridge/bridge-nf-call-iptables", "/proc/sys/net/bridge/bridge-nf-call-ip6tables"];
+    if !Path::new(SETTINGS[0]).exists() {
         let _ = std::process::Command::new("modprobe").arg("br_netfilter").status();
     }
-    match fs::read_to_string(SETTING) {
+    SETTINGS.iter().all(|setting| match fs::read_to_string(setting) {
         Ok(value) if value.trim() == "1" => true,
-        Ok(_) => fs::write(SETTING, "1").is_ok(),
+        Ok(_) => fs::write(setting, "1").is_ok(),
         Err(_) => false,
-    }
+    })
 }

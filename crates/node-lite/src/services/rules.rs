@@ -1,6 +1,6 @@
 //! Where connections to services go. Pure: from the view of the cluster to targets, and from targets to rules.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use ferrovirt_net::nft::{self, Family, Hook, Net, Pick, Rule, Table};
 use k8s_openapi::api::core::v1::{Service, ServicePort};
@@ -72,7 +72,7 @@ pub(crate) fn table(name: &str, network: &Network, targets: &[Target]) -> Table 
     table.rule("prerouting", Rule::new().from_interface(&network.bridge).jump("services"));
     table.rule("prerouting", Rule::new().destination_is_local().jump("node-ports"));
     table.rule("output", Rule::new().jump("services"));
-    table.rule("output", Rule::new().destination_is_local().jump("node-ports"));
+    table.rule("output", from_here(family).destination_is_local().jump("node-ports"));
     let mut hairpins = vec![];
     for (index, target) in targets.iter().enumerate() {
         let endpoints: Vec<_> = target.endpoints.iter().filter(|e| Family::of(e.ip()) == family).collect();
@@ -121,6 +121,14 @@ pub(crate) fn table(name: &str, network: &Network, targets: &[Target]) -> Table 
         table.rule("guard", Rule::new().from_interface(&network.bridge).destination(loopback).drop());
     }
     table
+}
+
+/// What this machine asks itself. IPv6 has no way from loopback to a pod: refusing at once lets a client try IPv4.
+fn from_here(family: Family) -> Rule {
+    match family {
+        Family::Ipv4 => Rule::new(),
+        Family::Ipv6 => Rule::new().not_destination(Ipv6Addr::LOCALHOST),
+    }
 }
 
 pub(crate) fn protocol(name: Option<&str>) -> Option<u8> {

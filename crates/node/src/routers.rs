@@ -1,0 +1,61 @@
+//! The router of a guest's IPv6 network, for as long as the agent looks after the guest.
+
+use std::{io, net::Ipv6Addr, path::Path, time::Duration};
+
+use ferrovirt_net::router::Router;
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    task::JoinHandle,
+};
+
+/// Between two advertisements that nobody asked for; what they say is good for much longer.
+const REPEAT: Duration = Duration::from_secs(200);
+
+/// Advertises until it is dropped. Its socket must not outlive the guest, whose network namespace it would keep.
+#[derive(Debug)]
+pub(crate) struct Advertiser(JoinHandle<()>);
+
+impl Advertiser {
+    pub async fn start(namespace: &Path, device: &str, network: Ipv6Addr, prefix: u8, mtu: u32) -> io::Result<Self> {
+        let (namespace, name) = (namespace.to_owned(), device.to_owned());
+        let opened = tokio::task::spawn_blocking(move || Router::open(&namespace, &name, network, prefix, mtu)).await;
+        let router = watched(opened.map_err(io::Error::other)??)?;
+        let device = device.to_owned();
+        Ok(Self(tokio::spawn(async move {
+            if let Err(error) = advertise(&router).await {
+                tracing::warn!(device, %error, "the guest's IPv6 router is not advertised any more");
+            }
+        })))
+    }
+}
+
+// Deprecated for types that may give out another descriptor later; a router never does.
+#[allow(deprecated)]
+fn watched(router: Router) -> io::Result<AsyncFd<Router>> {
+    AsyncFd::with_interest(router, Interest::READABLE)
+}
+
+impl Drop for Advertiser {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn advertise(router: &AsyncFd<Router>) -> io::Result<()> {
+    let mut clock = tokio::time::interval(REPEAT);
+    loop {
+        tokio::select! {
+            _ = clock.tick() => {}
+            ready = router.readable() => {
+                let mut ready = ready?;
+                match ready.try_io(|router| router.get_ref().asked()) {
+                    Ok(Ok(true)) => {}
+                    Ok(Ok(false)) | Err(_) => continue,
+                    Ok(Err(error)) => return Err(error),
+                }
+            }
+        }
+        // Before the guest is plugged in, the device has nobody to send to.
+        let _ = router.get_ref().advertise();
+    }
+}

@@ -1,0 +1,196 @@
+//! Networks: a guest behind its pod's address, a guest in the place of its pod, and a second interface on a network of
+//! their own. They reach each other, a service by name and the outside of the cluster, before and after a restart.
+
+use std::{
+    fs,
+    process::{Command, ExitCode, Stdio},
+};
+
+use anyhow::{Context, Result, ensure};
+use ferrovirt_e2e::{Case, Console, Host, Options, manifest, servers::Web, suite, wait};
+use serde_json::{Value, json};
+
+const CASES: &[Case] = &[
+    ("guests_reach_everything", guests_reach_everything),
+    ("guests_have_ipv6", guests_have_ipv6),
+    ("and_again_after_a_restart", and_again_after_a_restart),
+];
+
+const EMBEDDED: &str = "needs CNI plugins and servers on this machine";
+
+fn main() -> ExitCode {
+    let embedded_only = &[
+        ("guests_reach_everything", EMBEDDED),
+        ("guests_have_ipv6", EMBEDDED),
+        ("and_again_after_a_restart", EMBEDDED),
+    ];
+    let code = suite(Options { embedded_only, ..Options::default() }, CASES);
+    // The plugin makes the bridge of a network and leaves it to whoever configured it.
+    let _ = Command::new("ip").args(["link", "delete", &bridge()]).stderr(Stdio::null()).status();
+    code
+}
+
+/// The bridge of the second network.
+fn bridge() -> String {
+    format!("side{}", std::process::id())
+}
+
+/// `behind` has its pod's address translated to its own, `instead` has the pod's address itself. Both are on `side`.
+fn guests_reach_everything(host: &Host) -> Result<()> {
+    let config = json!({
+        "cniVersion": "1.0.0", "name": bridge(), "type": "bridge", "bridge": bridge(),
+        "ipam": {
+            "type": "host-local", "dataDir": host.work_dir().join("side"), "ranges": [[{ "subnet": "10.77.0.0/24" }]],
+        },
+    });
+    host.apply(&json!({
+        "apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+        "metadata": { "name": "side", "namespace": "default" }, "spec": { "config": config.to_string() },
+    }))?;
+    for (name, binding) in [("behind", "masquerade"), ("instead", "bridge")] {
+        host.apply(&guest(name, binding))?;
+        host.apply(&json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": { "name": name, "namespace": "default" },
+            "spec": { "selector": { "kubevirt.io/vm": name }, "ports": [{ "port": 80 }] },
+        }))?;
+    }
+    let instead = host.wait_running("instead")?;
+    host.wait_running("behind")?;
+    let mut console = log_in(host, "instead")?;
+    let address = address(&instead, "default")?;
+    let own = console.shell("ip -4 addr show dev eth0")?;
+    ensure!(own.contains(&format!("inet {address}/")), "the guest is not {address}: {own}");
+    console.line("exit")?;
+    console.leave()?;
+    look_around(host)
+}
+
+/// The router is advertised, a pod's address leads to its guest, and so does the name of a service that has no other
+/// family of addresses.
+fn guests_have_ipv6(host: &Host) -> Result<()> {
+    let disabled = fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6");
+    if disabled.is_ok_and(|value| value.trim() != "0") {
+        println!("this machine has no IPv6, and neither have its guests");
+        return Ok(());
+    }
+    host.apply(&json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": { "name": "six", "namespace": "default" },
+        "spec": {
+            "selector": { "kubevirt.io/vm": "behind" }, "ports": [{ "port": 80 }],
+            "ipFamilies": ["IPv6"], "ipFamilyPolicy": "SingleStack",
+        },
+    }))?;
+    host.apply(&guest("beyond", "masquerade"))?;
+    host.wait_running("beyond")?;
+    let mut console = log_in(host, "beyond")?;
+    wait::until("a router", wait::BOOT, || {
+        let routes = console.shell("ip -6 route")?;
+        Ok(match routes.contains("default via fe80:") {
+            true => wait::Seen::Yes(()),
+            false => wait::Seen::Not(routes),
+        })
+    })?;
+    let vmi = host.get("vmi", "behind")?;
+    let addresses = vmi["status"]["interfaces"][0]["ipAddresses"].as_array().context("no addresses")?.clone();
+    let six = addresses.iter().filter_map(Value::as_str).find(|address| address.contains(':'));
+    let six = six.with_context(|| format!("no IPv6 address: {addresses:?}"))?;
+    for target in [format!("[{six}]"), "six".to_owned()] {
+        ask(&mut console, &target, "this is behind")?;
+    }
+    console.leave()?;
+    host.kubectl(&["delete", "vm", "beyond"])?;
+    host.wait_gone("vmi", "beyond")
+}
+
+/// Both are other instances then, with other addresses; names lead to them all the same.
+fn and_again_after_a_restart(host: &Host) -> Result<()> {
+    for name in ["behind", "instead"] {
+        host.ferrovirt(&["stop", name])?;
+    }
+    for name in ["behind", "instead"] {
+        host.wait_gone("vmi", name)?;
+    }
+    host.down()?;
+    host.up()?;
+    for name in ["behind", "instead"] {
+        host.ferrovirt(&["start", name])?;
+    }
+    look_around(host)?;
+    for name in ["behind", "instead"] {
+        host.kubectl(&["delete", "vm", name])?;
+        host.wait_gone("vmi", name)?;
+    }
+    Ok(())
+}
+
+/// Each guest asks everybody.
+fn look_around(host: &Host) -> Result<()> {
+    let directory = host.work_dir().join("outside");
+    fs::create_dir_all(directory.join("www"))?;
+    fs::write(directory.join("www/index.html"), "this is outside\n")?;
+    let web = Web::start(&directory, None)?;
+    let nodes: Value = serde_json::from_str(&host.kubectl(&["get", "nodes", "-o", "json"])?)?;
+    let addresses = nodes["items"][0]["status"]["addresses"].as_array().context("the node has no addresses")?.clone();
+    let outside = addresses.iter().find(|address| address["type"] == "InternalIP").context("no address")?;
+    let outside = format!("{}:{}", outside["address"].as_str().unwrap_or_default(), web.port);
+    for (name, other) in [("behind", "instead"), ("instead", "behind")] {
+        host.wait_running(name)?;
+        let vmi = host.wait_running(other)?;
+        let mut console = log_in(host, name)?;
+        let expected = format!("this is {other}");
+        for network in ["default", "side"] {
+            ask(&mut console, &address(&vmi, network)?, &expected)?;
+        }
+        for host_name in [other.to_owned(), format!("{other}.default.svc.cluster.local")] {
+            ask(&mut console, &host_name, &expected)?;
+        }
+        ask(&mut console, &outside, "this is outside")?;
+        console.line("exit")?;
+        console.leave()?;
+    }
+    Ok(())
+}
+
+fn guest(name: &str, binding: &str) -> Value {
+    let mut vm = manifest::vm(name, "Always");
+    let spec = &mut vm["spec"]["template"]["spec"];
+    spec["domain"]["devices"]["interfaces"] = json!([
+        { "name": "default", binding: {}, "model": "virtio" },
+        { "name": "side", "bridge": {}, "model": "virtio" },
+    ]);
+    spec["networks"] =
+        json!([{ "name": "default", "pod": {} }, { "name": "side", "multus": { "networkName": "side" } }]);
+    spec["volumes"][1]["cloudInitNoCloud"]["userData"] = json!(format!(
+        "#cloud-config\nhostname: {name}\nuser: demo\npassword: ferrovirt\nchpasswd: {{ expire: false }}\nruncmd:\n  \
+         - mkdir -p /srv\n  - echo this is {name} > /srv/index.html\n  - busybox httpd -p 80 -h /srv\n"
+    ));
+    // The demo guest is no client of DHCPv6, so its address, which is the same for all guests, stands here.
+    let ipv6 = if binding == "masquerade" { "\n    addresses: [\"fd10:0:2::2/120\"]" } else { "" };
+    spec["volumes"][1]["cloudInitNoCloud"]["networkData"] =
+        json!(format!("version: 2\nethernets:\n  eth0:\n    dhcp4: true{ipv6}\n  eth1:\n    dhcp4: true\n"));
+    vm
+}
+
+fn address(vmi: &Value, network: &str) -> Result<String> {
+    let interfaces = vmi["status"]["interfaces"].as_array().context("the VMI has no interfaces")?;
+    let interface = interfaces.iter().find(|interface| interface["name"] == network);
+    let address = interface.and_then(|interface| interface["ipAddress"].as_str());
+    Ok(address.with_context(|| format!("no address on {network}: {}", vmi["status"]["interfaces"]))?.to_owned())
+}
+
+fn log_in(host: &Host, name: &str) -> Result<Console> {
+    let mut console = host.console(name)?;
+    console.login(name)?;
+    Ok(console)
+}
+
+/// Until the page comes: the server's guest may still boot.
+fn ask(console: &mut Console, target: &str, expected: &str) -> Result<()> {
+    wait::until(&format!("{expected:?} at {target}"), wait::BOOT, || {
+        let said = console.shell(&format!("timeout 20 wget -qO- http://{target} 2>&1"))?;
+        Ok(match said.contains(expected) {
+            true => wait::Seen::Yes(()),
+            false => wait::Seen::Not(said),
+        })
+    })
+}
