@@ -60,10 +60,16 @@ pub async fn run(client: Client, paths: Paths, launcher_image: String, kvm: bool
                     rest.insert(driver.name(), (Instant::now() + delay, delay));
                 }
             }
-            if let Some(error) = &result {
-                tracing::warn!(hypervisor = driver.name(), error, "cannot be used on this node");
+            let changed = found
+                .send_if_modified(|all| all.insert(driver.name().into(), result.clone()).as_ref() != Some(&result));
+            // Said once: it is tried again for as long as the host runs.
+            match &result {
+                Some(error) if changed => {
+                    tracing::warn!(hypervisor = driver.name(), error, "cannot be used on this node")
+                }
+                Some(error) => tracing::debug!(hypervisor = driver.name(), error, "still cannot be used on this node"),
+                None => {}
             }
-            found.send_if_modified(|all| all.insert(driver.name().into(), result.clone()) != Some(result));
         }
         known = key;
         tokio::time::sleep(pause).await;
