@@ -4,11 +4,7 @@
 //! converter makes of the same input. Without it a node with hardware virtualization is assumed, and the result is what our
 //! launcher would define.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    io::{Read, Write},
-};
+use std::{collections::BTreeSet, fs, io::Read};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Args;
@@ -52,8 +48,7 @@ pub fn run(arguments: &DomainXmlArgs) -> Result<()> {
             continue;
         };
         let xml = convert(vmi, arguments, context.as_ref())?;
-        // A reader that has seen enough closes the pipe; that is no failure.
-        let _ = writeln!(std::io::stdout(), "{xml}");
+        println!("{xml}");
         printed += 1;
     }
     if printed == 0 {

@@ -1,6 +1,6 @@
 //! `ferrovirt hypervisors`: which hypervisors there are, what each cannot do and why, and which nodes can run them.
 
-use std::{collections::BTreeMap, io::Write};
+use std::collections::BTreeMap;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -57,8 +57,8 @@ pub async fn run(arguments: HypervisorsArgs) -> Result<()> {
         entries.retain(|entry| entry.row.name == name);
     }
     match arguments.output {
-        Output::Json => show(&format!("{}\n", serde_json::to_string_pretty(&entries)?)),
-        Output::Yaml => show(&serde_saphyr::to_string(&entries)?),
+        Output::Json => println!("{}", serde_json::to_string_pretty(&entries)?),
+        Output::Yaml => print!("{}", serde_saphyr::to_string(&entries)?),
         Output::Table => print_table(&entries, arguments.name.is_some()),
     }
     Ok(())
@@ -90,7 +90,7 @@ fn print_table(entries: &[Entry], with_gaps: bool) {
     let rows: Vec<Vec<String>> = entries.iter().map(|entry| cells(entry, asked)).collect();
     table::print(&header, &rows);
     for entry in entries.iter().filter(|entry| with_gaps && entry.row.implemented) {
-        show("\n");
+        println!();
         let header = ["FEATURE".to_owned(), "SUPPORTED".to_owned()];
         let support = |support: &features::Support| {
             let text = support.reason.map_or_else(|| "yes".to_owned(), |reason| format!("no: {reason}"));
@@ -98,11 +98,6 @@ fn print_table(entries: &[Entry], with_gaps: bool) {
         };
         table::print(&header, &entry.row.features.iter().map(support).collect::<Vec<_>>());
     }
-}
-
-/// A reader that has seen enough closes the pipe; that is no failure.
-fn show(text: &str) {
-    let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
 fn cells(entry: &Entry, asked: bool) -> Vec<String> {

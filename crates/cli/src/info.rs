@@ -11,7 +11,7 @@ use kube::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::{client::ClientArgs, persona, socket, target::Kind};
+use crate::{client::ClientArgs, output, persona, socket, target::Kind};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
@@ -255,7 +255,9 @@ pub struct CompletionArgs {
 
 pub fn completion<C: CommandFactory>(arguments: &CompletionArgs) {
     let name = if persona::is_virtctl() { "virtctl" } else { "ferrovirt" };
-    clap_complete::generate(arguments.shell, &mut C::command(), name, &mut std::io::stdout());
+    let mut script = vec![];
+    clap_complete::generate(arguments.shell, &mut C::command(), name, &mut script);
+    output::bytes(&script);
 }
 
 #[cfg(test)]

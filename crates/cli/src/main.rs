@@ -2,6 +2,10 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+// First: its macros stand in for the standard library's in every module below.
+#[macro_use]
+mod output;
+
 mod apply;
 mod client;
 mod console;

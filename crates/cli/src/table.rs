@@ -1,7 +1,5 @@
 //! Tables for people: columns as wide as their widest cell.
 
-use std::io::Write;
-
 /// Prints rows under a header.
 pub fn print(header: &[String], rows: &[Vec<String>]) {
     let mut widths: Vec<usize> = header.iter().map(|h| h.chars().count()).collect();
@@ -20,6 +18,5 @@ pub fn print(header: &[String], rows: &[Vec<String>]) {
         text.push_str(line.trim_end());
         text.push('\n');
     }
-    // A reader that has seen enough, such as `head`, closes the pipe; that is no failure.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    print!("{text}");
 }

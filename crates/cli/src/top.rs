@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    io::{IsTerminal, Write},
+    io::IsTerminal,
     time::{Duration, Instant},
 };
 
@@ -70,7 +70,6 @@ pub async fn run(arguments: TopArgs) -> Result<()> {
             header.insert(0, "NAMESPACE");
         }
         table::print(&header.into_iter().map(Into::into).collect::<Vec<String>>(), &rows);
-        std::io::stdout().flush()?;
         if !live {
             return Ok(());
         }

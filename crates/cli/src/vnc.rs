@@ -1,6 +1,6 @@
 //! `ferrovirt vnc`: a guest's screen in a viewer, on a port, or as a picture.
 
-use std::{io::Write, net::IpAddr, path::PathBuf, process::Stdio};
+use std::{net::IpAddr, path::PathBuf, process::Stdio};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 
 use crate::{
     client::ClientArgs,
-    socket,
+    output, socket,
     target::{self, Kind},
 };
 
@@ -161,7 +161,7 @@ async fn screenshot(arguments: ScreenshotArgs) -> Result<()> {
         return Err(kube::Error::Api(Box::new(status)).into());
     }
     if arguments.file == "-" {
-        std::io::stdout().write_all(&body)?;
+        output::bytes(&body);
     } else {
         std::fs::write(&arguments.file, &body).with_context(|| format!("cannot write {}", arguments.file))?;
         eprintln!("saved {} bytes to {}", body.len(), arguments.file);
