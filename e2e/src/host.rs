@@ -317,7 +317,8 @@ impl Host {
     /// The same on a terminal of its own, as a user has it.
     pub fn console_on_terminal(&self, name: &str) -> Result<Console> {
         let program = self.programs.join("ferrovirt");
-        let line = format!("{} console {name}", program.display());
+        // What earlier cases made the guest write must not be taken for answers.
+        let line = format!("{} console {name} --scrollback=false", program.display());
         Console::start(self.command("script").args(["--quiet", "--return", "--command", &line, "/dev/null"]))
     }
 

@@ -24,6 +24,9 @@ pub struct ConsoleArgs {
     pub name: String,
     #[command(flatten)]
     pub client: ClientArgs,
+    /// Begin with what the guest wrote last [default: true on a terminal]
+    #[arg(long, num_args = 0..=1, default_missing_value = "true")]
+    pub scrollback: Option<bool>,
     /// Accepted for upstream's sake: minutes to wait for the machine
     #[arg(long, hide = true)]
     pub timeout: Option<u64>,
@@ -35,7 +38,10 @@ pub async fn run(arguments: ConsoleArgs) -> Result<()> {
     let named = target::path(&arguments.name)?;
     let namespace = named.namespace.unwrap_or(namespace);
     let name = &named.name;
-    let path = socket::path(&namespace, Kind::Instance.resource(), name, "console");
+    let mut path = socket::path(&namespace, Kind::Instance.resource(), name, "console");
+    if arguments.scrollback.unwrap_or_else(|| std::io::stdin().is_terminal()) {
+        path.push_str("?scrollback=true");
+    }
     let socket = socket::open(&client, &path).await?;
     let terminal = RawTerminal::enter();
     if terminal.is_some() {

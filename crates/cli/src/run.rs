@@ -133,7 +133,7 @@ pub async fn run(arguments: RunArgs) -> Result<()> {
         println!("virtualmachine/{name} is running; its console: ferrovirt console {name}");
         return Ok(());
     }
-    console::run(ConsoleArgs { name, client: arguments.client, timeout: None }).await
+    console::run(ConsoleArgs { name, client: arguments.client, scrollback: None, timeout: None }).await
 }
 
 fn manifest(

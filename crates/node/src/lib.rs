@@ -8,6 +8,7 @@ mod bare;
 mod boot;
 mod calls;
 mod claims;
+mod console;
 mod disks;
 mod events;
 mod forward;
@@ -82,6 +83,7 @@ pub(crate) struct Context {
     pub kubevirts: reflector::Store<KubeVirt>,
     pub events: events::Events,
     pub ground: Arc<dyn Ground>,
+    pub consoles: console::Consoles,
 }
 
 impl Context {
@@ -105,7 +107,8 @@ pub fn agent_on(client: Client, config: Config, ground: Arc<dyn Ground>) -> Agen
     tokio::spawn(reflector(writer, stream.default_backoff()).for_each(|_| async {}));
     let events = events::Events::new(client.clone(), &config.node_name);
     let host = Host::detect();
-    Agent::new(Arc::new(Context { client, config, host, kubevirts, events, ground }))
+    let consoles = console::Consoles::default();
+    Agent::new(Arc::new(Context { client, config, host, kubevirts, events, ground, consoles }))
 }
 
 impl Agent {

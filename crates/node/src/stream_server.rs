@@ -1,7 +1,7 @@
 //! Serves streams into this node's guests, and calls about them, to whoever holds a certificate of the installation's own
 //! CA: virt-api.
 //!
-//! `GET /v1/<namespace>/<name>/<uid>/<console|vnc|portforward/PORT/tcp|udp>` with an upgrade to `ferrovirt-stream`; from
+//! `GET /v1/<namespace>/<name>/<uid>/<console|console/replay|vnc|portforward/PORT/tcp|udp>` with an upgrade to `ferrovirt-stream`; from
 //! then on the connection is the guest's bytes. `POST /v1/<namespace>/<name>/<uid>/call` with a `NodeCall` as JSON is
 //! answered with what that call says, or with a `ProtocolError`. Who may do what was decided before, by virt-api; here the
 //! certificate is the whole check.
@@ -189,7 +189,8 @@ fn parse(path: &str) -> Option<Wanted<'_>> {
     let ["", "v1", namespace, name, uid, what @ ..] = parts.as_slice() else { return None };
     let what = match *what {
         ["call"] => What::Call,
-        ["console"] => What::Stream(StreamKind::Serial),
+        ["console"] => What::Stream(StreamKind::Serial { replay: false }),
+        ["console", "replay"] => What::Stream(StreamKind::Serial { replay: true }),
         ["vnc"] => What::Stream(StreamKind::Vnc),
         ["portforward", port, protocol] => What::Stream(StreamKind::PortForward {
             port: port.parse().ok().filter(|port| *port != 0)?,
@@ -213,12 +214,16 @@ mod tests {
 
     #[test]
     fn a_path_names_one_instance_and_what_is_wanted_of_it() {
-        let serial = What::Stream(StreamKind::Serial);
+        let serial = What::Stream(StreamKind::Serial { replay: false });
         let serial = Wanted { namespace: "default", name: "demo", uid: "u1", what: serial };
         assert_eq!(parse("/v1/default/demo/u1/console"), Some(serial));
         let dns = StreamKind::PortForward { port: 53, protocol: Protocol::Udp };
-        let paths =
-            [("vnc", What::Stream(StreamKind::Vnc)), ("call", What::Call), ("portforward/53/udp", What::Stream(dns))];
+        let paths = [
+            ("vnc", What::Stream(StreamKind::Vnc)),
+            ("console/replay", What::Stream(StreamKind::Serial { replay: true })),
+            ("call", What::Call),
+            ("portforward/53/udp", What::Stream(dns)),
+        ];
         for (path, what) in paths {
             assert_eq!(parse(&format!("/v1/a/b/c/{path}")).map(|wanted| wanted.what), Some(what), "{path}");
         }

@@ -4,7 +4,10 @@ use std::{io, path::PathBuf};
 
 use ferrovirt_api::v1::VirtualMachineInstance;
 use ferrovirt_machine::node_call::Protocol;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::UnixStream,
+};
 
 use crate::{Context, forward, launcher::connect_below, pods};
 
@@ -14,9 +17,15 @@ pub type Stream = Box<dyn Duplex>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamKind {
-    Serial,
+    /// With `replay` it begins with what the guest wrote last.
+    Serial {
+        replay: bool,
+    },
     Vnc,
-    PortForward { port: u16, protocol: Protocol },
+    PortForward {
+        port: u16,
+        protocol: Protocol,
+    },
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -37,8 +46,22 @@ pub(crate) async fn open(
     kind: StreamKind,
 ) -> Result<Stream, StreamError> {
     match kind {
-        StreamKind::Serial => device(context, vmi, "virt-serial0", "serial console").await,
-        StreamKind::Vnc => device(context, vmi, "virt-vnc", "screen").await,
+        StreamKind::Serial { replay } => {
+            let uid = vmi.metadata.uid.as_deref().unwrap_or_default();
+            let failed = |source| StreamError::Open { what: "serial console", source };
+            // Which pod it is, and whether one is here at all, matters for the first connection only.
+            let mut missing = None;
+            let connect = async {
+                device(context, vmi, "virt-serial0", "serial console").await.map_err(|error| {
+                    missing = Some(error);
+                    io::ErrorKind::NotConnected.into()
+                })
+            };
+            let opened = context.consoles.open(uid, replay, connect).await;
+            let stream = opened.map_err(|source| missing.unwrap_or_else(|| failed(source)))?;
+            Ok(Box::new(stream))
+        }
+        StreamKind::Vnc => Ok(Box::new(device(context, vmi, "virt-vnc", "screen").await?)),
         StreamKind::PortForward { port, protocol } => forward::dial(vmi, port, protocol).await,
     }
 }
@@ -48,14 +71,14 @@ async fn device(
     vmi: &VirtualMachineInstance,
     file: &str,
     what: &'static str,
-) -> Result<Stream, StreamError> {
+) -> Result<UnixStream, StreamError> {
     let uid = vmi.metadata.uid.as_deref().unwrap_or_default();
     let mut last = StreamError::NotHere;
     for pod in pods::here(context, vmi) {
         let directory: PathBuf =
             pods::directory(context, &pod).join("volumes/kubernetes.io~empty-dir/private").join(uid);
         match connect_below(&directory, file).await {
-            Ok(stream) => return Ok(Box::new(stream)),
+            Ok(stream) => return Ok(stream),
             Err(source) => last = StreamError::Open { what, source },
         }
     }

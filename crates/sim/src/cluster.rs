@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use ferrovirt_api::v1::{VirtualMachine, VirtualMachineInstance};
-use ferrovirt_apiserver::{ApiServer, User};
+use ferrovirt_apiserver::{ApiServer, StaticTokens, User};
 use ferrovirt_controller::{Metrics, Part, Settings};
 use ferrovirt_machine::{
     node_call::NodeCall,
@@ -43,11 +43,13 @@ pub struct Options {
     pub seed: u64,
     /// Custom resources beside our own.
     pub crds: Vec<Value>,
+    /// Whom the API knows by a bearer token, when it is served.
+    pub tokens: StaticTokens,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { nodes: 1, trouble: None, seed: 1, crds: vec![] }
+        Self { nodes: 1, trouble: None, seed: 1, crds: vec![], tokens: StaticTokens::default() }
     }
 }
 
@@ -62,7 +64,7 @@ pub struct Cluster {
     pub nodes: BTreeMap<String, SimNode>,
     trouble: Option<Trouble>,
     stop: CancellationToken,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 /// A node, with an agent that can be killed.
@@ -88,7 +90,7 @@ impl Drop for Running {
 impl Cluster {
     pub async fn start(options: Options) -> Result<Self> {
         let directory = tempfile::tempdir()?;
-        let api = start_api(directory.path(), options.crds).await?;
+        let api = start_api(directory.path(), options.crds, options.tokens).await?;
         let dice = Dice::new(options.seed);
         let client = connect(&api, "test");
         let ledger = Ledger::default();
@@ -114,7 +116,7 @@ impl Cluster {
             nodes,
             trouble: options.trouble,
             stop,
-            _directory: directory,
+            directory,
         };
         for name in cluster.nodes.keys() {
             cluster.start_agent(name)?;
@@ -148,7 +150,7 @@ impl Cluster {
         let client = self.counted(node);
         let agent = {
             let _inside = runtime.enter();
-            let config = ferrovirt_node::Config::new(node, "/nonexistent".into());
+            let config = ferrovirt_node::Config::new(node, self.kubelet_root());
             let agent = ferrovirt_node::agent_on(client, config, Arc::new(place.pods.clone()));
             let (running, stop) = (agent.clone(), self.stop.clone());
             runtime.spawn(async move { running.run(stop.cancelled()).await });
@@ -157,6 +159,11 @@ impl Cluster {
         let running = Running { agent, runtime: Some(runtime) };
         *place.agent.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
         Ok(())
+    }
+
+    /// Where the agents of all nodes look for the sockets of guests. There are none, unless a test puts them there.
+    pub fn kubelet_root(&self) -> PathBuf {
+        self.directory.path().join("kubelet")
     }
 
     /// SIGKILL of a node's agent. Its launchers go on.
@@ -212,13 +219,14 @@ where
     }
 }
 
-async fn start_api(directory: &Path, more: Vec<Value>) -> Result<ApiServer> {
+async fn start_api(directory: &Path, more: Vec<Value>, static_tokens: StaticTokens) -> Result<ApiServer> {
     let mut crds = ferrovirt_api::crds();
     crds.extend(more);
     let config = ferrovirt_apiserver::Config {
         data_dir: directory.to_owned(),
         crds,
         bootstrap: bootstrap(),
+        static_tokens,
         ..Default::default()
     };
     ApiServer::start(config).await.context("cannot start the API")
@@ -261,6 +269,14 @@ fn bootstrap() -> Vec<Value> {
             "spec": { "configuration": { "developerConfiguration": { "useEmulation": true } } },
         }),
         json!({
+            "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+            "metadata": { "name": "v1.subresources.kubevirt.io" },
+            "spec": {
+                "group": "subresources.kubevirt.io", "version": "v1", "groupPriorityMinimum": 1000, "versionPriority": 15,
+                "service": { "namespace": NAMESPACE, "name": SERVICE, "port": 443 },
+            },
+        }),
+        json!({
             "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
             "metadata": { "name": "virt-api-mutator" },
             "webhooks": [hook("vmi-mutator.kubevirt.io", "/virtualmachineinstances-mutate", "virtualmachineinstances",
@@ -285,19 +301,38 @@ fn register(cluster: &Cluster) {
     });
     let nodes = Arc::new(Agents(agents.collect()));
     let virt_api = VirtApi::new(connect(&cluster.api, "virt-api"), nodes);
-    let handler = Arc::new(move |request| {
+    let handler = Arc::new(move |mut request: http::Request<_>| {
         let virt_api = virt_api.clone();
+        name_caller(&mut request);
         Box::pin(async move { virt_api.handle(request).await }) as BoxFuture<'static, _>
     });
     cluster.api.register_in_process(NAMESPACE, SERVICE, handler);
 }
 
+/// Puts the caller where a front proxy would.
+fn name_caller<B>(request: &mut http::Request<B>) {
+    let Some(user) = request.extensions().get::<User>().cloned() else { return };
+    let headers = request.headers_mut();
+    let words = std::iter::once(("x-remote-user", &user.name)).chain(user.groups.iter().map(|g| ("x-remote-group", g)));
+    for (name, value) in words {
+        if let Ok(value) = http::HeaderValue::from_str(value) {
+            headers.append(name, value);
+        }
+    }
+}
+
 struct Agents(BTreeMap<String, Agent>);
 
 impl Nodes for Agents {
-    fn open(&self, vmi: VirtualMachineInstance, _: StreamKind) -> BoxFuture<'static, Result<BoxStream, BoxError>> {
-        let name = vmi.name_any();
-        Box::pin(async move { Err(format!("the simulated guest {name} has no streams").into()) })
+    fn open(&self, vmi: VirtualMachineInstance, kind: StreamKind) -> BoxFuture<'static, Result<BoxStream, BoxError>> {
+        let (name, agent) = (vmi.name_any(), self.0.get(&vmi.status.node_name).cloned());
+        Box::pin(async move {
+            let (Some(agent), StreamKind::Serial { replay }) = (agent, kind) else {
+                return Err(format!("the simulated guest {name} has a serial console only").into());
+            };
+            let stream = agent.open(&vmi, ferrovirt_node::StreamKind::Serial { replay }).await?;
+            Ok(Box::pin(stream) as BoxStream)
+        })
     }
 
     fn call(&self, vmi: VirtualMachineInstance, call: NodeCall) -> BoxFuture<'static, Result<Bytes, ProtocolError>> {

@@ -55,7 +55,10 @@ pub type BoxStream = Pin<Box<dyn Duplex>>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamKind {
-    Serial,
+    /// With `replay` it begins with what the guest wrote last.
+    Serial {
+        replay: bool,
+    },
     Vnc,
     /// [`Protocol`] says what a stream of each carries.
     PortForward {

@@ -136,7 +136,8 @@ where
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(connection)).await?;
     tokio::spawn(connection.with_upgrades());
     let kind = match kind {
-        StreamKind::Serial => "console".to_owned(),
+        StreamKind::Serial { replay: false } => "console".to_owned(),
+        StreamKind::Serial { replay: true } => "console/replay".to_owned(),
         StreamKind::Vnc => "vnc".to_owned(),
         StreamKind::PortForward { port, protocol } => format!("portforward/{port}/{}", protocol.name()),
     };

@@ -24,7 +24,7 @@ pub(crate) async fn handle(
     target: &Target<'_>,
     parameters: &[&str],
 ) -> Response<Body> {
-    let kind = match kind(&target.subresource, parameters) {
+    let kind = match kind(&target.subresource, parameters, request.uri().query().unwrap_or_default()) {
         Ok(kind) => kind,
         Err(message) => return answer::bad_request(&message),
     };
@@ -48,9 +48,10 @@ pub(crate) async fn handle(
     stream::serve(request, framing, allowed, api.nodes.open(vmi, kind)).await
 }
 
-fn kind(subresource: &str, parameters: &[&str]) -> Result<StreamKind, String> {
+fn kind(subresource: &str, parameters: &[&str], query: &str) -> Result<StreamKind, String> {
     Ok(match (subresource, parameters) {
-        ("console", _) => StreamKind::Serial,
+        // Upstream's clients never ask: what they are given they take for news.
+        ("console", _) => StreamKind::Serial { replay: query.split('&').any(|pair| pair == "scrollback=true") },
         ("vnc", _) => StreamKind::Vnc,
         (_, [port, rest @ ..]) => {
             let number = port.parse().ok().filter(|port| *port > 0);
@@ -122,10 +123,13 @@ mod tests {
     #[test]
     fn a_port_is_a_number_and_a_protocol() {
         let forward = |port, protocol| Ok(StreamKind::PortForward { port, protocol });
-        assert_eq!(kind("portforward", &["22"]), forward(22, Protocol::Tcp));
-        assert_eq!(kind("portforward", &["53", "udp"]), forward(53, Protocol::Udp));
+        assert_eq!(kind("portforward", &["22"], ""), forward(22, Protocol::Tcp));
+        assert_eq!(kind("portforward", &["53", "udp"], ""), forward(53, Protocol::Udp));
         for bad in [&["0"][..], &["65536"], &["ssh"], &["22", "sctp"], &[]] {
-            assert!(kind("portforward", bad).is_err(), "{bad:?}");
+            assert!(kind("portforward", bad, "").is_err(), "{bad:?}");
+        }
+        for (query, replay) in [("", false), ("scrollback=true", true), ("a=b&scrollback=true", true)] {
+            assert_eq!(kind("console", &[], query), Ok(StreamKind::Serial { replay }), "{query}");
         }
     }
 }

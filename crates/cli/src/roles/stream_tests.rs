@@ -69,7 +69,7 @@ async fn a_stream_reaches_the_guest_and_needs_the_client_certificate() {
     };
     let vmi: VirtualMachineInstance = serde_json::from_value(vmi()).unwrap();
     let connection = dial(api.client().unwrap()).await.unwrap();
-    let mut stream = remote::open(connection, &vmi, StreamKind::Serial).await.unwrap();
+    let mut stream = remote::open(connection, &vmi, StreamKind::Serial { replay: false }).await.unwrap();
     let mut prompt = [0u8; 7];
     stream.read_exact(&mut prompt).await.unwrap();
     assert_eq!(&prompt, b"login: ");
@@ -82,7 +82,7 @@ async fn a_stream_reaches_the_guest_and_needs_the_client_certificate() {
     let mut later = vmi.clone();
     later.metadata.uid = Some("vmi-2".into());
     let connection = dial(api.client().unwrap()).await.unwrap();
-    let refused = remote::open(connection, &later, StreamKind::Serial).await.err().unwrap();
+    let refused = remote::open(connection, &later, StreamKind::Serial { replay: false }).await.err().unwrap();
     assert_eq!(refused.to_string(), "the node agent refused: the instance is gone");
 
     // A serving certificate of the same CA is no client's.
@@ -91,7 +91,7 @@ async fn a_stream_reaches_the_guest_and_needs_the_client_certificate() {
         wrong.0.insert(format!("client.{suffix}"), handler.get(&format!("tls.{suffix}")).unwrap().to_owned());
     }
     let refused = match dial(wrong.client().unwrap()).await {
-        Ok(connection) => remote::open(connection, &vmi, StreamKind::Serial).await.is_err(),
+        Ok(connection) => remote::open(connection, &vmi, StreamKind::Serial { replay: false }).await.is_err(),
         Err(_) => true,
     };
     assert!(refused);

@@ -23,7 +23,7 @@ impl Nodes for ThisNode {
         let agent = self.0.clone();
         Box::pin(async move {
             let kind = match kind {
-                StreamKind::Serial => ferrovirt_node::StreamKind::Serial,
+                StreamKind::Serial { replay } => ferrovirt_node::StreamKind::Serial { replay },
                 StreamKind::Vnc => ferrovirt_node::StreamKind::Vnc,
                 StreamKind::PortForward { port, protocol } => {
                     ferrovirt_node::StreamKind::PortForward { port, protocol }
