@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{
     HostArgs,
+    roles::certificates,
     up::{
         paths::Paths,
         pki::{Identity, Pki, write_private},
@@ -25,9 +26,16 @@ pub struct KubeconfigArgs {
     /// Group of the user; may be given several times
     #[arg(long = "group")]
     groups: Vec<String>,
+    /// How long the credentials hold, such as 8h or 30m; what is open with them ends then
+    #[arg(long, default_value = "8760h", value_parser = lifetime)]
+    valid_for: time::Duration,
     /// Write to this file (mode 0600) instead of standard output
     #[arg(short, long)]
     output: Option<PathBuf>,
+}
+
+fn lifetime(text: &str) -> Result<time::Duration, String> {
+    certificates::duration(text).ok_or_else(|| "give a number and h, m or s, such as 8h or 1h30m".into())
 }
 
 pub fn run(arguments: &KubeconfigArgs) -> Result<()> {
@@ -43,7 +51,7 @@ pub fn run(arguments: &KubeconfigArgs) -> Result<()> {
         bail!("{} names no server", paths.kubeconfig().display());
     };
     let pki = Pki::open(&paths.data_dir)?;
-    let identity = pki.client(&arguments.user, &arguments.groups)?;
+    let identity = pki.client_for(&arguments.user, &arguments.groups, arguments.valid_for)?;
     let text = render(server, pki.ca_certificate(), &arguments.user, &identity);
     match &arguments.output {
         Some(file) => write_private(file, text.as_bytes()),

@@ -2,7 +2,7 @@
 //!
 //! They compose the same parts as `ferrovirt up`, with a cluster's API server behind the client.
 
-mod certificates;
+pub mod certificates;
 mod device_plugin;
 pub mod importer;
 mod leader;

@@ -202,6 +202,7 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
 
     let names = &["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
     let identity = pki.serving(names, &addresses(address))?;
+    let serving_certificate = identity.certificate.clone();
     uploads::start(&api, client("cdi-uploadproxy"), address.ip(), &identity, wait(stopped.clone())).await?;
     let serving = {
         let tls = TlsConfig {
@@ -222,7 +223,8 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
 
     let settings = ferrovirt_controller::Settings { launcher_image: programs.launcher_image.clone() };
     let metrics = ferrovirt_controller::Metrics::default();
-    services::register_metrics(&api, metrics.clone(), agent.clone());
+    let certificates = [("ca", pki.ca_certificate()), ("serving", &serving_certificate), ("admin", &admin.certificate)];
+    services::register_metrics(&api, metrics.clone(), agent.clone(), pki::expiry_metric(&certificates));
     // Those that make instances can be stopped before the others.
     let (makers, others): (Vec<Part>, Vec<Part>) = Part::ALL.into_iter().partition(|part| *part != Part::Instances);
     let run = |part| {

@@ -72,8 +72,13 @@ impl Pki {
 
     /// A client certificate: the common name is the user, the organisations are the groups.
     pub fn client(&self, user: &str, groups: &[String]) -> Result<Identity> {
+        self.client_for(user, groups, time::Duration::days(CLIENT_DAYS))
+    }
+
+    /// The same, for a time of the caller's choice.
+    pub fn client_for(&self, user: &str, groups: &[String], lasts: time::Duration) -> Result<Identity> {
         let key = KeyPair::generate()?;
-        let (not_before, not_after) = validity(CLIENT_DAYS);
+        let (not_before, not_after) = validity(lasts);
         let ca_key = KeyPair::from_pem(&self.ca.key).context("the CA key is damaged")?;
         let (_, ca) = x509_parser::pem::parse_x509_pem(self.ca.certificate.as_bytes()).context("the CA is damaged")?;
         let request = client_certificate::Request { user, groups, not_before, not_after };
@@ -93,7 +98,7 @@ impl Pki {
     fn sign(&self, mut params: CertificateParams) -> Result<Identity> {
         let key = KeyPair::generate()?;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
-        let (from, until) = validity(CLIENT_DAYS);
+        let (from, until) = validity(time::Duration::days(CLIENT_DAYS));
         params.not_before = from;
         params.not_after = until;
         let issuer_key = KeyPair::from_pem(&self.ca.key).context("the CA key is damaged")?;
@@ -103,13 +108,29 @@ impl Pki {
     }
 }
 
+/// When each of these certificates ends, for those who watch over it.
+pub fn expiry_metric(certificates: &[(&str, &str)]) -> ferrovirt_metrics::Family {
+    let mut family = ferrovirt_metrics::Family::gauge(
+        "ferrovirt_certificate_expiration_timestamp_seconds",
+        "When a certificate of this host expires, in seconds since 1970.",
+    );
+    for (name, pem) in certificates {
+        let parsed = x509_parser::pem::parse_x509_pem(pem.as_bytes()).ok();
+        let until = parsed.and_then(|(_, pem)| Some(pem.parse_x509().ok()?.validity().not_after.timestamp()));
+        if let Some(until) = until {
+            family = family.with([("certificate", (*name).to_owned())], until as f64);
+        }
+    }
+    family
+}
+
 fn make_ca() -> Result<Identity> {
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::default();
     params.distinguished_name = subject("ferrovirt-ca");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
-    let (from, until) = validity(CA_DAYS);
+    let (from, until) = validity(time::Duration::days(CA_DAYS));
     params.not_before = from;
     params.not_after = until;
     let certificate = params.self_signed(&key)?;
@@ -134,9 +155,9 @@ fn pem(label: &str, der: &[u8]) -> String {
 }
 
 /// Valid from an hour ago, so that a clock that is a little behind does not lock anybody out.
-fn validity(days: i64) -> (time::OffsetDateTime, time::OffsetDateTime) {
+fn validity(lasts: time::Duration) -> (time::OffsetDateTime, time::OffsetDateTime) {
     let now = time::OffsetDateTime::now_utc();
-    (now - time::Duration::hours(1), now + time::Duration::days(days))
+    (now - time::Duration::hours(1), now + lasts)
 }
 
 /// Writes a file that only root reads, in one step.
@@ -174,5 +195,10 @@ mod tests {
         let ca = ca.parse_x509().unwrap();
         assert_eq!(certificate.issuer(), ca.subject());
         assert!(certificate.validity().is_valid());
+        let family = expiry_metric(&[("admin", &identity.certificate), ("none", "")]);
+        let until = certificate.validity().not_after.timestamp();
+        let text = ferrovirt_metrics::to_text(&[family]);
+        assert!(text.contains(&format!("{{certificate=\"admin\"}} {until}")), "{text}");
+        assert!(!text.contains("none"), "{text}");
     }
 }

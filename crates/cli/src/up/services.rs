@@ -54,13 +54,19 @@ pub fn register(api: &ApiServer, client: Client, agent: Agent) {
 }
 
 /// Lets the API server's `/metrics` tell what the controllers and the node agent know.
-pub fn register_metrics(api: &ApiServer, controllers: ferrovirt_controller::Metrics, agent: Agent) {
+pub fn register_metrics(
+    api: &ApiServer,
+    controllers: ferrovirt_controller::Metrics,
+    agent: Agent,
+    certificates: ferrovirt_metrics::Family,
+) {
     api.register_metrics(Arc::new(move || {
-        let (controllers, agent) = (controllers.clone(), agent.clone());
+        let (controllers, agent, certificates) = (controllers.clone(), agent.clone(), certificates.clone());
         Box::pin(async move {
             let mut families = controllers.collect();
             families.extend(agent.metrics().await);
             families.push(ferrovirt_virt_api::ready_status());
+            families.push(certificates);
             ferrovirt_metrics::to_text(&families)
         })
     }));

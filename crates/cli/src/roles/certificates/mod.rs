@@ -148,7 +148,7 @@ fn overlay(lifetime: &mut Lifetime, config: Option<&CertConfig>) {
 }
 
 /// A duration as Go writes it: `168h`, `1h30m0s`.
-fn duration(text: &str) -> Option<time::Duration> {
+pub fn duration(text: &str) -> Option<time::Duration> {
     let mut total = time::Duration::ZERO;
     let mut rest = text;
     while !rest.is_empty() {
