@@ -12,7 +12,7 @@ export FERROVIRT_BIN_DIR ?= $(CARGO_TARGET_DIR)/dist
 export FERROVIRT_GUEST_DIR ?= $(FERROVIRT_CACHE)/guest
 export PREFIX ?= /usr/local
 
-.PHONY: help up down deps build image debian-image clients test lint bench bench-api bench-disk bench-scale nightly images conformance client-matrix kubernetes-up kubernetes-down e2e-kubernetes bench-kubernetes deny gen
+.PHONY: help up down deps build image debian-image clients test lint bench bench-api bench-console bench-disk bench-scale nightly images conformance client-matrix kubernetes-up kubernetes-down e2e-kubernetes bench-kubernetes deny gen
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -51,6 +51,7 @@ lint: ## format, clippy, layering, generated files, shell scripts
 
 bench: deps build image ## measure against raw QEMU; one table, also as JSON
 	cargo run --release --package ferrovirt-e2e --bin bench -- --json $(CARGO_TARGET_DIR)/bench.json
+	cargo run --release --package ferrovirt-e2e --bin bench_overhead
 
 bench-api: deps build ## the API against kube-apiserver and etcd; one table, also as JSON
 	cargo run --release --package ferrovirt-e2e --bin bench_api -- \
@@ -59,6 +60,9 @@ bench-api: deps build ## the API against kube-apiserver and etcd; one table, als
 bench-scale: deps build image ## 30 real VMs that start paused, then 8,000 simulated ones beside KubeVirt's figures
 	cargo run --release --package ferrovirt-e2e --bin paused
 	cargo run --release --package ferrovirt-sim --bin bench-scale
+
+bench-console: deps build image ## measure serial consoles against the guests' own sockets
+	cargo run --release --package ferrovirt-e2e --bin bench_console
 
 bench-disk: deps build image ## measure imports and clones against curl and qemu-img
 	cargo run --release --package ferrovirt-e2e --bin bench_disk
