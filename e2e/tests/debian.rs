@@ -7,6 +7,7 @@ use std::{fs, process::Command, process::ExitCode, time::Duration};
 use anyhow::{Context, Result, ensure};
 use ferrovirt_e2e::{
     Case, Host, Options, command, host, suite,
+    tools::Virtctl,
     wait::{self, Seen},
 };
 use serde_json::{Value, json};
@@ -18,6 +19,7 @@ const CASES: &[Case] = &[
     ("exec_probe_makes_it_ready", exec_probe_makes_it_ready),
     ("credentials_reach_the_guest", credentials_reach_the_guest),
     ("guest_is_asked_through_subresources", guest_is_asked_through_subresources),
+    ("virtctl_asks_the_guest_and_logs_in", virtctl_asks_the_guest_and_logs_in),
     ("file_systems_freeze_and_thaw", file_systems_freeze_and_thaw),
     ("restart_is_graceful_and_keeps_identity", restart_is_graceful_and_keeps_identity),
 ];
@@ -91,6 +93,31 @@ fn guest_is_asked_through_subresources(host: &Host) -> Result<()> {
     ensure!(root.is_some_and(|root| root["fileSystemType"] == "ext4"), "{list}");
     let users: Value = serde_json::from_str(&host.kubectl(&["get", "--raw", &subresource("userlist")])?)?;
     ensure!(users["items"].is_array(), "{users}");
+    Ok(())
+}
+
+/// Upstream's own virtctl, and ours under its name.
+fn virtctl_asks_the_guest_and_logs_in(host: &Host) -> Result<()> {
+    let path = |name: &str| host.work_dir().join(name).to_string_lossy().into_owned();
+    let (identity, known) = (path("cloud"), path("known-hosts"));
+    for tool in Virtctl::both(host)? {
+        let ask = |verb: &str| -> Result<Value> {
+            let said = tool.say(host, &[verb, NAME])?;
+            serde_json::from_str(&said).with_context(|| format!("{} {verb}: {said}", tool.label))
+        };
+        let info = ask("guestosinfo")?;
+        ensure!(info["hostname"] == NAME && info["os"]["id"] == "debian", "{}: {info}", tool.label);
+        let list = ask("fslist")?;
+        let root = list["items"].as_array().into_iter().flatten().find(|item| item["mountPoint"] == "/");
+        ensure!(root.is_some_and(|root| root["fileSystemType"] == "ext4"), "{}: {list}", tool.label);
+        ensure!(ask("userlist")?["items"].is_array(), "{}: no list of users", tool.label);
+        let options = ["-t", "-o StrictHostKeyChecking=no", "-t", "-o BatchMode=yes", "-t", "-o ConnectTimeout=60"];
+        let mut arguments = vec!["ssh", "debian@vmi/deb", "--identity-file", &identity, "--known-hosts", &known];
+        arguments.extend(options);
+        arguments.extend(["--command", "hostname"]);
+        let said = tool.say(host, &arguments)?;
+        ensure!(said.trim() == NAME, "{}: `hostname` in the guest says {said:?}", tool.label);
+    }
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Upstream's own virtctl, and ours under its name, against a host: the same arguments do the same and say the same.
 
-use std::{fs, os::unix::fs::PermissionsExt, process::ExitCode};
+use std::{fs, io::Read, net::TcpStream, os::unix::fs::PermissionsExt, process::ExitCode};
 
 use anyhow::{Context, Result, ensure};
 use ferrovirt_e2e::{
@@ -22,7 +22,10 @@ const CASES: &[Case] = &[
     ("expand_prints_the_vm", expand_prints_the_vm),
     ("created_vms_are_accepted", created_vms_are_accepted),
     ("refusals_are_upstreams", refusals_are_upstreams),
+    ("images_are_uploaded", images_are_uploaded),
+    ("the_last_to_come_has_the_console", the_last_to_come_has_the_console),
     ("our_own_commands", our_own_commands),
+    ("a_vm_gives_no_rights", a_vm_gives_no_rights),
     ("rights_are_the_callers", rights_are_the_callers),
 ];
 
@@ -254,6 +257,45 @@ fn refusals_are_upstreams(host: &Host) -> Result<()> {
     Ok(())
 }
 
+fn images_are_uploaded(host: &Host) -> Result<()> {
+    // Small, and not all the same: what arrives is what was sent.
+    let image = host.work_dir().join("upload.img");
+    let content: Vec<u8> = (0..4_u32 << 20).map(|index| (index.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    fs::write(&image, &content)?;
+    let path = image.to_string_lossy().into_owned();
+    for (tool, name) in Virtctl::both(host)?.iter().zip(["sent-stock", "sent-ours"]) {
+        let arguments = ["image-upload", "dv", name, "--image-path", &path, "--size", "16Mi", "--insecure"];
+        let outcome = tool.run(host, &arguments, "")?;
+        ensure!(outcome.succeeded(), "{}: {outcome}", tool.label);
+        let volume = host.get("dv", name)?;
+        ensure!(volume["status"]["phase"] == "Succeeded", "{}: {}", tool.label, volume["status"]);
+        let claim = host.get("pvc", name)?;
+        let volume = host.get("pv", claim["spec"]["volumeName"].as_str().context("the claim is not bound")?)?;
+        let directory = volume.pointer("/spec/local/path").or_else(|| volume.pointer("/spec/hostPath/path"));
+        let directory = directory.and_then(Value::as_str).with_context(|| format!("no path: {}", volume["spec"]))?;
+        let disk = fs::read(format!("{directory}/disk.img"))?;
+        ensure!(disk.starts_with(&content), "{}: the disk is not the image that was sent", tool.label);
+        host.kubectl(&["delete", "dv", name])?;
+    }
+    Ok(())
+}
+
+fn the_last_to_come_has_the_console(host: &Host) -> Result<()> {
+    let mut first = host.console("box")?;
+    first.login("box")?;
+    first.line("echo ke''pt-for-later")?;
+    first.expect("kept-for-later", ferrovirt_e2e::wait::SOON)?;
+    // The last lines are for those who ask.
+    let mut second = Console::start(host.command("ferrovirt").args(["console", "box", "--scrollback"]))?;
+    second.expect("kept-for-later", ferrovirt_e2e::wait::SOON)?;
+    let told = first.expect("never written by any guest", ferrovirt_e2e::wait::SOON);
+    let text = told.err().map(|error| error.to_string()).unwrap_or_default();
+    ensure!(text.contains("another client has taken over this console"), "the first was not told: {text}");
+    ensure!(text.contains("the console ended"), "the first goes on: {text}");
+    ensure!(second.shell("hostname")? == "box", "the second has no shell");
+    second.leave()
+}
+
 fn our_own_commands(host: &Host) -> Result<()> {
     let said = host.ferrovirt(&["why", "box"])?;
     ensure!(said.starts_with("vm/box runs."), "why says: {said}");
@@ -283,6 +325,81 @@ fn our_own_commands(host: &Host) -> Result<()> {
     ensure!(said.trim() == "virt-api=2", "log-verbosity says: {said}");
     let said = host.ferrovirt(&["permitted-devices"])?;
     ensure!(said.contains("No devices"), "permitted-devices says: {said}");
+    Ok(())
+}
+
+/// Someone who may write VMs and nothing else tries to reach through one what they could not reach with a pod.
+fn a_vm_gives_no_rights(host: &Host) -> Result<()> {
+    host.kubectl(&["create", "role", "vms", "--verb=*", "--resource=virtualmachines.kubevirt.io"])?;
+    host.kubectl(&["create", "role", "vmis", "--verb=*", "--resource=virtualmachineinstances.kubevirt.io"])?;
+    for role in ["vms", "vmis"] {
+        host.kubectl(&["create", "rolebinding", role, &format!("--role={role}"), "--user=writer"])?;
+    }
+    host.kubectl(&["create", "secret", "generic", "treasure", "--from-literal=key=gold"])?;
+    let config = host.work_dir().join("writer");
+    fs::write(&config, host.ferrovirt(&["kubeconfig", "--user", "writer"])?)?;
+    let config = config.to_string_lossy().into_owned();
+    let volume = |source: &str, value: Value| json!([{ "name": "root", source: value }]);
+    let foreign = json!([{
+        "metadata": { "name": "stolen" },
+        "spec": { "source": { "pvc": { "namespace": "kubevirt", "name": "disk" } }, "storage": {} },
+    }]);
+    let rows = [
+        (
+            "/spec/template/spec/volumes",
+            volume("hostDisk", json!({ "path": "/etc/shadow", "type": "Disk" })),
+            "HostDisk",
+        ),
+        (
+            "/spec/template/spec/domain/devices/hostDevices",
+            json!([{ "name": "d", "deviceName": "x.org/d" }]),
+            "hostDevices[0]",
+        ),
+        ("/spec/template/spec/domain/devices/gpus", json!([{ "name": "g", "deviceName": "x.org/g" }]), "gpus[0]"),
+        ("/spec/template/metadata", json!({ "annotations": { "hooks.kubevirt.io/hookSidecars": "[{}]" } }), "sidecar"),
+        (
+            "/spec/template/spec/volumes",
+            volume("serviceAccount", json!({ "serviceAccountName": "default" })),
+            "serviceaccounts/token",
+        ),
+        ("/spec/template/spec/volumes", volume("secret", json!({ "secretName": "treasure" })), "secrets"),
+        ("/spec/template/spec/volumes", volume("configMap", json!({ "name": "kube-root-ca.crt" })), "configmaps"),
+        ("/spec/template/spec/hypervisor", json!("xen"), "qemu-kvm"),
+        (
+            "/spec/template/spec/networks",
+            json!([{ "name": "n", "multus": { "networkName": "kubevirt/n" } }]),
+            "network-att",
+        ),
+        ("/spec/dataVolumeTemplates", foreign, "datavolumes/source"),
+    ];
+    let mut problems = vec![];
+    for (path, value, named) in rows {
+        let mut vm = manifest::plain_vm("trial", "Halted");
+        let (parent, name) = path.rsplit_once('/').context("no path")?;
+        vm.pointer_mut(parent).with_context(|| format!("no {parent}"))?[name] = value;
+        // The same as an instance, which nobody's VM stands behind.
+        let mut vmi = vm["spec"]["template"].clone();
+        vmi["apiVersion"] = "kubevirt.io/v1".into();
+        vmi["kind"] = "VirtualMachineInstance".into();
+        vmi["metadata"]["name"] = "trial".into();
+        let only_of_vms = path == "/spec/dataVolumeTemplates";
+        // A VM that asks for what we lack is kept; it is its instances that are refused.
+        let only_of_instances = path.contains("/devices/");
+        let objects = [Some(vm).filter(|_| !only_of_instances), Some(vmi).filter(|_| !only_of_vms)];
+        for object in objects.into_iter().flatten() {
+            let told = host.try_kubectl(&["create", "-f", "-", "--kubeconfig", &config], &object.to_string())?;
+            if told.succeeded() || !told.stderr.contains(named) {
+                problems.push(format!("{path} of a {}: {told}", object["kind"]));
+            }
+        }
+    }
+    ensure!(problems.is_empty(), "{}", problems.join("\n"));
+    // Without any of it the VM is theirs to make, and so is none of the pods.
+    let plain = manifest::plain_vm("trial", "Halted").to_string();
+    host.try_kubectl(&["create", "-f", "-", "--kubeconfig", &config], &plain)?.success()?;
+    let said = host.try_kubectl(&["get", "pods", "--kubeconfig", &config], "")?.failure()?;
+    ensure!(said.contains("forbidden"), "{said}");
+    host.ferrovirt(&["delete", "vm", "trial"])?;
     Ok(())
 }
 
@@ -335,6 +452,12 @@ fn rights_are_the_callers(host: &Host) -> Result<()> {
     command.env_remove("FERROVIRT_DATA_DIR").args(["console", "box", "--kubeconfig"]).arg(&file);
     let mut console = Console::start(&mut command)?;
     console.login("box")?;
+    // So does one whose certificate expires.
+    let short = host.work_dir().join("short");
+    fs::write(&short, host.ferrovirt(&["kubeconfig", "--user", "editor", "--valid-for", "20s"])?)?;
+    let mut command = host.command("ferrovirt");
+    command.env_remove("FERROVIRT_DATA_DIR").args(["vnc", "box", "--proxy-only", "--kubeconfig"]).arg(&short);
+    expires(command)?;
     host.kubectl(&["delete", "rolebinding", "editor"])?;
     let ended = console.expect("never written by any guest", ferrovirt_e2e::wait::SOON);
     let text = ended.err().map(|error| error.to_string()).unwrap_or_default();
@@ -351,6 +474,20 @@ fn key(host: &Host) -> Result<String> {
     command::run(host.command("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f", &path]), "")?.success()?;
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600))?;
     Ok(fs::read_to_string(file.with_extension("pub"))?.trim().to_owned())
+}
+
+/// A stream that began with a certificate ends with it.
+fn expires(command: std::process::Command) -> Result<()> {
+    let proxy = Background::start(command)?;
+    let line = proxy.line_with("port")?;
+    let port = serde_json::from_str::<Value>(&line)?["port"].as_u64().context("no port")?;
+    let mut screen = TcpStream::connect(("127.0.0.1", u16::try_from(port)?))?;
+    let mut greeting = [0; 12];
+    screen.read_exact(&mut greeting)?;
+    screen.set_read_timeout(Some(ferrovirt_e2e::wait::SOON))?;
+    let rest = screen.read(&mut [0; 1]).context("the stream outlives its certificate")?;
+    ensure!(rest == 0, "the screen said more than its greeting");
+    Ok(())
 }
 
 fn free_port() -> Result<u16> {
