@@ -132,8 +132,8 @@ mod tests {
         let plain = vmi(serde_json::json!({"resources": {"requests": {"memory": "1Gi"}}}));
         let driver = hypervisor::hypervisor(hypervisor::DEFAULT).unwrap();
         let figure = |acceleration| memory_overhead_with(&plain, Arch::X86_64, driver, acceleration) / MIB;
-        assert_eq!(figure(Acceleration::Hardware), 157);
-        assert_eq!(figure(Acceleration::Emulation), 231);
-        assert_eq!(memory_overhead(&plain, Arch::X86_64, driver) / MIB, 231);
+        assert_eq!(figure(Acceleration::Hardware), 138);
+        assert_eq!(figure(Acceleration::Emulation), 212);
+        assert_eq!(memory_overhead(&plain, Arch::X86_64, driver) / MIB, 212);
     }
 }
