@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 
 packages=(
     # machines
-    qemu-system-x86 qemu-utils seabios ovmf
+    qemu-system-x86 qemu-utils seabios ovmf swtpm swtpm-tools
     libvirt-daemon libvirt-daemon-driver-qemu libvirt-daemon-driver-lxc libvirt-clients
     # networks of pods
     containernetworking-plugins iproute2 iptables nftables

@@ -30,6 +30,7 @@ const CASES: &[Case] = &[
     ("root_of_a_container_is_nobody_on_the_node", root_of_a_container_is_nobody_on_the_node),
     ("guest_outlives_the_host_process", guest_outlives_the_host_process),
     ("reboots_in_its_pod", reboots_in_its_pod),
+    ("secure_boot_and_a_tpm", secure_boot_and_a_tpm),
     ("guest_outlives_its_daemon", guest_outlives_its_daemon),
     ("stops_gracefully", stops_gracefully),
     ("ends_with_its_launcher", ends_with_its_launcher),
@@ -47,6 +48,7 @@ const EMBEDDED_ONLY: &[(&str, &str)] = &[
     ("root_of_a_container_is_nobody_on_the_node", REASON),
     ("guest_outlives_the_host_process", REASON),
     ("reboots_in_its_pod", REASON),
+    ("secure_boot_and_a_tpm", REASON),
     ("guest_outlives_its_daemon", REASON),
     ("stops_gracefully", REASON),
     ("ends_with_its_launcher", REASON),
@@ -321,6 +323,33 @@ fn reboots_in_its_pod(host: &Host) -> Result<()> {
         Ok(())
     })
 }
+
+/// Firmware that insists on signatures and keeps its keys, and a chip of the guest's own.
+fn secure_boot_and_a_tpm(host: &Host) -> Result<()> {
+    let asks = json!({ "domain": {
+        "firmware": { "bootloader": { "efi": {} } }, "features": { "smm": {} }, "devices": { "tpm": {} },
+    } });
+    each("secure_boot_and_a_tpm", &asks, |driver| {
+        let mut vm = manifest::plain_vm("trusted", "Always");
+        vm["spec"]["template"]["spec"]["hypervisor"] = json!(driver.name());
+        merge(&mut vm["spec"]["template"]["spec"], &asks);
+        host.apply(&vm)?;
+        let vmi = host.wait_running("trusted")?;
+        let machine = host.qemu("trusted")?.arguments.join(" ");
+        ensure!(machine.contains("secboot.fd") && machine.contains("smm=on"), "no secure boot: {machine}");
+        ensure!(machine.contains("tpm-tis"), "no TPM: {machine}");
+        let pod = host.pod_of(&vmi)?;
+        let uid = pod["metadata"]["uid"].as_str().context("the pod has no uid")?;
+        let chips: Vec<Process> = process::all()
+            .into_iter()
+            .filter(|process| process.program().ends_with("swtpm") && process.cgroups().contains(uid))
+            .collect();
+        ensure!(chips.len() == 1, "{} TPMs run in the pod", chips.len());
+        host.ferrovirt(&["delete", "vm", "trusted"])?;
+        host.wait_gone("vmi", "trusted")
+    })
+}
+
 
 /// Killed three times, the daemon is started anew each time, and somebody is told.
 fn guest_outlives_its_daemon(host: &Host) -> Result<()> {

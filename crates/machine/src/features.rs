@@ -185,6 +185,11 @@ pub static FEATURES: &[Feature] = &[
         let tpm = spec.domain.devices.tpm.as_ref().is_some_and(|tpm| tpm.enabled != Some(false));
         some(tpm, "domain.devices.tpm")
     }),
+    feature("tpmPersistent", |spec| {
+        let tpm = spec.domain.devices.tpm.as_ref();
+        let kept = tpm.is_some_and(|tpm| tpm.enabled != Some(false) && tpm.persistent == Some(true));
+        some(kept, "domain.devices.tpm.persistent")
+    }),
     feature("usbRedirection", |spec| {
         some(spec.domain.devices.client_passthrough.is_some(), "domain.devices.clientPassthrough")
     }),
@@ -256,7 +261,6 @@ mod tests {
             fields,
             [
                 "spec.domain.cpu.dedicatedCpuPlacement",
-                "spec.domain.firmware.bootloader.efi.secureBoot",
                 "spec.domain.devices.filesystems[0]",
                 "spec.domain.devices.gpus[0]",
                 "spec.domain.devices.hostDevices[0]",
@@ -266,7 +270,7 @@ mod tests {
                 "spec.domain.memory.maxGuest",
                 "spec.domain.cpu.realtime",
                 "spec.domain.devices.interfaces[1].sriov",
-                "spec.domain.devices.tpm",
+                "spec.domain.devices.tpm.persistent",
                 "spec.domain.devices.clientPassthrough",
             ]
         );

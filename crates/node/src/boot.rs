@@ -7,19 +7,33 @@ use ferrovirt_machine::convert::{EfiConfiguration, FieldError, KernelFiles};
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 
 /// Where distributions keep the firmware: code, then the template of its variables.
-const EFI: [(&str, &str); 3] = [
+const PLAIN: &[(&str, &str)] = &[
     ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"),
     ("/usr/share/OVMF/OVMF_CODE.fd", "/usr/share/OVMF/OVMF_VARS.fd"),
     ("/usr/share/AAVMF/AAVMF_CODE.fd", "/usr/share/AAVMF/AAVMF_VARS.fd"),
 ];
+/// The same with secure boot: the code insists on signatures, and the variables hold the vendors' keys.
+const SECURE: &[(&str, &str)] = &[
+    ("/usr/share/OVMF/OVMF_CODE_4M.secboot.fd", "/usr/share/OVMF/OVMF_VARS_4M.ms.fd"),
+    ("/usr/share/OVMF/OVMF_CODE.secboot.fd", "/usr/share/OVMF/OVMF_VARS.ms.fd"),
+    ("/usr/share/OVMF/OVMF_CODE.secboot.fd", "/usr/share/OVMF/OVMF_VARS.secboot.fd"),
+];
 /// Where the pod mounts the image with the kernel.
 const KERNEL_BOOT: &str = "/var/run/kubevirt/container-disks/kernel-boot";
 
-/// The firmware without secure boot, if the launcher's image has it.
-pub(crate) fn efi(launcher_pid: i32) -> Option<EfiConfiguration> {
+/// The firmware that the instance asks for, if the launcher's image has it.
+pub(crate) fn efi(vmi: &VirtualMachineInstance, launcher_pid: i32) -> Option<EfiConfiguration> {
     let there = |path: &str| is_file(launcher_pid, path);
-    let (code, vars) = EFI.into_iter().find(|(code, vars)| there(code) && there(vars))?;
-    Some(EfiConfiguration { efi_code: code.into(), efi_vars: vars.into(), ..Default::default() })
+    let loader = vmi.spec.domain.firmware.as_ref().and_then(|firmware| firmware.bootloader.as_ref());
+    let secure = loader.and_then(|loader| loader.efi.as_ref()).is_some_and(|efi| efi.secure_boot != Some(false));
+    let known = if secure { SECURE } else { PLAIN };
+    let (code, vars) = known.iter().find(|(code, vars)| there(code) && there(vars))?;
+    Some(EfiConfiguration {
+        efi_code: (*code).into(),
+        efi_vars: (*vars).into(),
+        secure_loader: secure,
+        ..Default::default()
+    })
 }
 
 /// The kernel and the initial file system that the instance takes from an image.

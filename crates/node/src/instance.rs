@@ -326,7 +326,7 @@ async fn prepare(context: &Context, launcher: &Launcher, vmi: &VirtualMachineIns
         allow_emulation: context.allow_emulation(),
         hypervisor_device_available: context.host.kvm_usable(),
         container_disks: container_disks.into_iter().collect(),
-        efi_configuration: boot::efi(pid),
+        efi_configuration: boot::efi(vmi, pid),
         kernel_boot: boot::kernel(vmi, pid).map_err(Failure::Refused)?,
         container_trees: if is_container {
             disks::container_trees(vmi).into_iter().collect()

@@ -117,6 +117,7 @@ const GAPS: &[Gap] = &[
     gap("sound", REFUSED),
     gap("sriov", NOT_TRIED),
     gap("tpm", REFUSED),
+    gap("tpmPersistent", REFUSED),
     gap("usbRedirection", "there is no USB in cloud-hypervisor"),
     gap("utilityVolumes", "utility volumes are not mounted yet"),
     gap("vsock", "vsock devices are not given out yet"),

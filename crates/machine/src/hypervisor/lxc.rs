@@ -125,6 +125,7 @@ const GAPS: &[Gap] = &[
     gap("sriov", NO_PASSTHROUGH),
     gap("startPaused", "the driver cannot start a container that stands still"),
     gap("tpm", NO_HARDWARE),
+    gap("tpmPersistent", NO_HARDWARE),
     gap("usbRedirection", NO_HARDWARE),
     gap("utilityVolumes", "utility volumes are not mounted yet"),
     gap("vsock", "a container shares the node's kernel, and with it the node's vsock"),
