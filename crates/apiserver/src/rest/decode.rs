@@ -6,6 +6,7 @@ use bytes::Bytes;
 use ferrovirt_schema::{proto, structural};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
+use serde_saphyr::options::DuplicateKeyPolicy;
 
 use super::Call;
 use crate::http::negotiate::{self, PROTOBUF};
@@ -160,7 +161,7 @@ pub fn json_with_duplicates(bytes: &[u8]) -> Result<(Value, Vec<String>), serde_
 
 /// YAML as a value; of a key that is there twice the last one counts, and the first such key is a fault.
 pub fn yaml_with_duplicates(text: &str) -> Result<(Value, Vec<String>), serde_saphyr::Error> {
-    let error = match serde_saphyr::from_str(text) {
+    let error = match serde_saphyr::from_str_with_options(text, yaml_options(DuplicateKeyPolicy::Error)) {
         Ok(value) => return Ok((value, Vec::new())),
         Err(error) => error,
     };
@@ -170,8 +171,17 @@ pub fn yaml_with_duplicates(text: &str) -> Result<(Value, Vec<String>), serde_sa
         }
         _ => return Err(error),
     };
-    let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::LastWins };
-    Ok((serde_saphyr::from_str_with_options(text, options)?, vec![fault]))
+    Ok((serde_saphyr::from_str_with_options(text, yaml_options(DuplicateKeyPolicy::LastWins))?, vec![fault]))
+}
+
+/// People repeat a few lines by an alias. Who repeats more than this wants the server's time.
+const MAX_ALIASED_EVENTS: usize = 20_000;
+
+fn yaml_options(duplicate_keys: DuplicateKeyPolicy) -> serde_saphyr::Options {
+    serde_saphyr::options! {
+        duplicate_keys: duplicate_keys,
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MAX_ALIASED_EVENTS },
+    }
 }
 
 struct Seed<'a> {
