@@ -26,7 +26,7 @@ impl Hypervisor for Lxc {
         "-lxc"
     }
 
-    /// Measured by `make bench` on Debian 12, 2026-11-16: 1.7, 11.1, 9.3 and 8.3 MiB, the same under load. A quarter is added.
+    /// Measured on Debian 12, 2026-11-16 (docs/benchmarks.md): 1.7, 11.1, 9.3 and 8.3 MiB, the same under load. A quarter is added.
     fn overheads(&self, _acceleration: Acceleration) -> Overheads {
         Overheads { monitor: 2 * MIB, launcher: 14 * MIB, log_daemon: 0, daemon: 12 * MIB, hypervisor: 11 * MIB }
     }

@@ -15,9 +15,9 @@ impl Hypervisor for QemuKvm {
         super::DEFAULT
     }
 
-    /// Measured by `make bench` on Debian 12, 2026-11-16, one machine of 1 GiB alone on its node: under load the launcher has 12.9
-    /// MiB, the daemon 15.4, QEMU 151.9 with its screen, threads and a part of the translation cache, which are counted beside
-    /// these. A quarter is added. Hardware KVM was not measured: it never ran here, and its hypervisor figure is upstream's.
+    /// Measured on Debian 12, 2026-11-16, with one machine of 1 GiB (docs/benchmarks.md): under load the launcher has 12.9 MiB, the
+    /// daemon 15.4, QEMU 151.9 with its screen, threads and a part of the translation cache, which are counted beside these.
+    /// Hardware KVM was not measured: it never ran here, and its hypervisor figure is upstream's.
     fn overheads(&self, acceleration: Acceleration) -> Overheads {
         let hypervisor = match acceleration {
             Acceleration::Hardware => 50 * MIB,
