@@ -350,7 +350,6 @@ fn secure_boot_and_a_tpm(host: &Host) -> Result<()> {
     })
 }
 
-
 /// Killed three times, the daemon is started anew each time, and somebody is told.
 fn guest_outlives_its_daemon(host: &Host) -> Result<()> {
     each("daemon", &json!({}), |driver| {

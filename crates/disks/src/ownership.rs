@@ -80,7 +80,7 @@ mod tests {
         list.write(dir.path()).unwrap();
         let read = parse(&std::fs::read(dir.path().join(FILE)).unwrap());
         assert_eq!(read, [("with a space".to_owned(), user)]);
-        assert!(parse(b"x 1 2 y\0001 2").is_empty());
+        assert!(parse(b"x 1 2 y\x00001 2").is_empty());
         List::default().write(dir.path()).unwrap();
         assert!(!dir.path().join(FILE).exists(), "a forged list goes");
     }
