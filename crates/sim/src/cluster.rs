@@ -82,7 +82,8 @@ struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+            // What is killed does nothing more: its threads have ended when this returns. Only a thread may wait for them.
+            let _ = std::thread::spawn(move || runtime.shutdown_timeout(Duration::from_secs(10))).join();
         }
     }
 }
