@@ -32,7 +32,7 @@ pub trait LogFile: Send {
 pub struct DirFiles {
     dir: PathBuf,
     /// The lock belongs to the open file: it ends with the process, however that ends.
-    _lock: Option<File>,
+    lock: Option<File>,
 }
 
 const LOCK: &str = "LOCK";
@@ -43,7 +43,7 @@ impl DirFiles {
         create_private(dir)?;
         let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(dir.join(LOCK))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Some(Self { dir: dir.to_owned(), _lock: Some(lock) })),
+            Ok(()) => Ok(Some(Self { dir: dir.to_owned(), lock: Some(lock) })),
             Err(fs::TryLockError::WouldBlock) => Ok(None),
             Err(fs::TryLockError::Error(error)) => Err(error),
         }
@@ -51,7 +51,16 @@ impl DirFiles {
 
     /// For reading only, beside a store that may have the directory open.
     pub(crate) fn unlocked(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), _lock: None }
+        Self { dir: dir.to_owned(), lock: None }
+    }
+}
+
+impl Drop for DirFiles {
+    fn drop(&mut self) {
+        // A child between its fork and its exec has the file open, too; closing ours alone would leave the lock to it.
+        if let Some(lock) = &self.lock {
+            let _ = lock.unlock();
+        }
     }
 }
 
