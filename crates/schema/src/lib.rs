@@ -14,6 +14,7 @@
 //! | [`table`] | printer columns |
 //! | [`proto`] | Kubernetes protobuf to JSON and back, driven by a table |
 //! | [`quantity`] | amounts of resources |
+//! | [`names`] | which strings may be names, labels and keys |
 //! | [`apply`] | server-side apply and `managedFields` |
 //!
 //! The surface, for those who code against it:
@@ -61,6 +62,7 @@
 pub mod apply;
 pub mod cause;
 pub mod duration;
+pub mod names;
 pub mod patch;
 pub mod proto;
 pub mod quantity;

@@ -5,11 +5,9 @@
 mod field;
 mod label;
 mod lexer;
-mod names;
 
 pub use field::{FieldOp, FieldSelector, FieldTerm};
 pub use label::{LabelOp, LabelSelector, Requirement};
-pub use names::{check_label_key, check_label_value, is_qualified_name};
 
 /// Why a selector was refused. The text is complete and ready for a 400 answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
@@ -30,21 +30,13 @@ impl<M> Clone for Store<M> {
     }
 }
 
-/// How long a directory that someone else has open is asked for.
-const PATIENCE: Duration = Duration::from_secs(2);
-
 impl<M: Meta> Store<M> {
     /// Opens the store in this directory, or begins one there. Reads the whole of it: not for an async task.
     pub fn open(dir: &Path, options: Options) -> Result<(Self, Report), OpenError> {
-        let begun = Instant::now();
-        loop {
-            match DirFiles::lock(dir) {
-                Ok(Some(files)) => return Self::open_with(Arc::new(files), options),
-                // One that is just ending lets go in a moment.
-                Ok(None) if begun.elapsed() < PATIENCE => std::thread::sleep(PATIENCE / 50),
-                Ok(None) => return Err(OpenError::Locked { dir: dir.to_owned() }),
-                Err(source) => return Err(OpenError::Io { path: dir.to_owned(), source }),
-            }
+        match DirFiles::lock(dir) {
+            Ok(Some(files)) => Self::open_with(Arc::new(files), options),
+            Ok(None) => Err(OpenError::Locked { dir: dir.to_owned() }),
+            Err(source) => Err(OpenError::Io { path: dir.to_owned(), source }),
         }
     }
 

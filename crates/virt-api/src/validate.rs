@@ -11,7 +11,6 @@ mod compute;
 mod devices;
 mod firmware;
 mod guest;
-mod names;
 mod network;
 mod scheduling;
 mod storage;
@@ -74,7 +73,7 @@ pub fn virtual_machine(vm: &VirtualMachine, cluster: &Cluster<'_>) -> Vec<Cause>
         None => found.required("spec.template".into(), "missing virtual machine template."),
         Some(template) => {
             annotations(template.metadata.annotations.as_ref(), "spec.template.metadata", cluster, &mut found);
-            let mut spec = template.spec.clone();
+            let mut spec = with_defaults(&template.spec);
             // Processors that nobody counted are one; with an instance type they are not known yet.
             if let Some(cpu) = spec.domain.cpu.as_mut().filter(|cpu| cpu.cores + cpu.sockets + cpu.threads == 0) {
                 cpu.sockets = 1;
@@ -141,8 +140,9 @@ const KNOWN_STRATEGIES: [&str; 5] = [
 
 pub fn instance(vmi: &VirtualMachineInstance, cluster: &Cluster<'_>) -> Vec<Cause> {
     let mut found = Findings::default();
-    instance_spec(&vmi.spec, "spec", cluster, &mut found);
-    volumes::placed(&with_defaults(&vmi.spec), "spec", &mut found);
+    let spec = with_defaults(&vmi.spec);
+    instance_spec(&spec, "spec", cluster, &mut found);
+    volumes::placed(&spec, "spec", &mut found);
     compute::size(&vmi.spec, "spec", &mut found);
     annotations(vmi.metadata.annotations.as_ref(), "metadata", cluster, &mut found);
     architecture::enlightenments(&vmi.spec, "spec", &mut found);
@@ -159,7 +159,7 @@ pub fn replica_set(set: &VirtualMachineInstanceReplicaSet, cluster: &Cluster<'_>
     match &set.spec.template {
         None => found.required("spec.template".into(), "missing virtual machine template."),
         Some(template) => {
-            instance_spec(&template.spec, "spec.template.spec", cluster, &mut found);
+            instance_spec(&with_defaults(&template.spec), "spec.template.spec", cluster, &mut found);
             compute::size(&template.spec, "spec.template.spec", &mut found);
             annotations(template.metadata.annotations.as_ref(), "spec.template.metadata", cluster, &mut found);
             let labels = template.metadata.labels.clone().unwrap_or_default();
@@ -189,26 +189,25 @@ fn with_defaults(spec: &VirtualMachineInstanceSpec) -> VirtualMachineInstanceSpe
     spec
 }
 
-/// The rules that hold for an instance and for every template of one, in upstream's order.
+/// The rules that hold for an instance and for every template of one, in upstream's order. Defaults are filled in.
 fn instance_spec(spec: &VirtualMachineInstanceSpec, path: &str, cluster: &Cluster<'_>, found: &mut Findings) {
-    let spec = with_defaults(spec);
-    guest::host(&spec, path, found);
-    compute::check(&spec, path, cluster, found);
-    guest::start(&spec, path, found);
-    scheduling::check(&spec, path, found);
-    network::check(&spec, path, cluster, found);
-    claims::check(&spec, path, cluster, found);
-    storage::boot(&spec, path, cluster, found);
-    devices::inputs(&spec, path, found);
-    guest::probes(&spec, path, found);
-    storage::disks(&spec, path, found);
-    firmware::check(&spec, path, found);
-    volumes::check(&spec, path, cluster, found);
-    guest::credentials(&spec, path, found);
-    guest::dns(&spec, path, found);
-    guest::eviction(&spec, path, cluster, found);
-    devices::check(&spec, path, cluster, found);
-    guest::account(&spec, path, found);
+    guest::host(spec, path, found);
+    compute::check(spec, path, cluster, found);
+    guest::start(spec, path, found);
+    scheduling::check(spec, path, found);
+    network::check(spec, path, cluster, found);
+    claims::check(spec, path, cluster, found);
+    storage::boot(spec, path, cluster, found);
+    devices::inputs(spec, path, found);
+    guest::probes(spec, path, found);
+    storage::disks(spec, path, found);
+    firmware::check(spec, path, found);
+    volumes::check(spec, path, cluster, found);
+    guest::credentials(spec, path, found);
+    guest::dns(spec, path, found);
+    guest::eviction(spec, path, cluster, found);
+    devices::check(spec, path, cluster, found);
+    guest::account(spec, path, found);
 }
 
 /// Annotations that would run programs of the user's choice in the launcher's pod.

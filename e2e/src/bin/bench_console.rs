@@ -11,7 +11,7 @@ use std::{
         unix::net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
-    process::{Child, ExitCode, Stdio},
+    process::{Child, Stdio},
     thread,
     time::Instant,
 };
@@ -27,17 +27,7 @@ const SYNTHETIC_BYTES: usize = 2 << 30;
 const LEAD: usize = 64 << 10;
 const ROUNDS: usize = 3;
 
-fn main() -> ExitCode {
-    match bench() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("bench-console: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn bench() -> Result<()> {
+fn main() -> Result<()> {
     let host = Host::start()?;
     host.apply(&manifest::vm("loud", "Always"))?;
     let vmi = host.wait_running("loud")?;

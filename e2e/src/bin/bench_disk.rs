@@ -4,7 +4,7 @@ use std::{
     fs,
     io::Write,
     path::{Path, PathBuf},
-    process::{Command, ExitCode},
+    process::Command,
     time::Instant,
 };
 
@@ -20,17 +20,7 @@ use serde_json::{Value, json};
 const SIZE: u64 = 2 << 30;
 const ROUNDS: usize = 3;
 
-fn main() -> ExitCode {
-    match bench() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("bench-disk: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn bench() -> Result<()> {
+fn main() -> Result<()> {
     let host = Host::start()?;
     let work = host.work_dir().join("bench");
     let image = make_image(&work)?;

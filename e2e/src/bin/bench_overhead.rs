@@ -6,7 +6,6 @@
 use std::{
     collections::BTreeMap,
     fs,
-    process::ExitCode,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
@@ -42,17 +41,7 @@ fn role(program: &str) -> Option<&'static str> {
     }
 }
 
-fn main() -> ExitCode {
-    match bench() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("bench-overhead: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn bench() -> Result<()> {
+fn main() -> Result<()> {
     let arguments = vec!["--hypervisors".to_owned(), HYPERVISORS.map(|(name, _)| name).join(",")];
     let host = Host::start_with(Options { arguments, ..Options::default() })?;
     host.ferrovirt(&["image", "import", &container_archive()?.to_string_lossy()])?;

@@ -1,12 +1,11 @@
 //! What makes a CustomResourceDefinition acceptable.
 
-use ferrovirt_schema::Cause;
 use ferrovirt_schema::structural::Pool;
+use ferrovirt_schema::{Cause, names};
 use serde_json::{Value, json};
 
 use crate::object::{at, strings, text};
-use crate::registry::{NameRule, custom_resource};
-use crate::rest::name_fault;
+use crate::registry::custom_resource;
 
 pub fn validate(crd: &Value, old: Option<&Value>) -> Vec<Cause> {
     let mut causes = Vec::new();
@@ -25,8 +24,10 @@ pub fn validate(crd: &Value, old: Option<&Value>) -> Vec<Cause> {
         let value = text(crd, &["spec", "names", key]);
         if value.is_empty() {
             causes.push(Cause::required(format!("spec.names.{key}"), ""));
-        } else if let Some(fault) = name_fault(NameRule::Label1035, &value.to_lowercase()) {
-            causes.push(Cause::invalid(format!("spec.names.{key}"), &json!(value), fault));
+        } else {
+            let faults = names::dns_label_1035(&value.to_lowercase());
+            let invalid = |fault| Cause::invalid(format!("spec.names.{key}"), &json!(value), fault);
+            causes.extend(faults.into_iter().map(invalid));
         }
     }
     let scope = text(crd, &["spec", "scope"]);

@@ -1,12 +1,11 @@
 //! Rules of built-in kinds beyond their published schemas. Each looks at one object and its predecessor, nothing else.
 
 use base64::Engine as _;
-use ferrovirt_schema::Cause;
+use ferrovirt_schema::{Cause, names};
 use serde_json::{Value, json};
 
-use super::metadata::name_fault;
 use crate::object::{at, text};
-use crate::registry::{NameRule, Resource};
+use crate::registry::Resource;
 
 /// All data of a ConfigMap or Secret together.
 const MAX_DATA: usize = 1024 * 1024;
@@ -108,18 +107,9 @@ fn data(object: &Value, fields: &[&str]) -> Vec<Cause> {
         for (key, value) in object[*field].as_object().into_iter().flatten() {
             let text = value.as_str().unwrap_or_default();
             size += if *field == "data" && fields.len() > 1 { text.len() } else { text.len() / 4 * 3 };
-            let good = key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
-            let fault = match key.as_str() {
-                "" => Some("a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')".to_owned()),
-                "." | ".." => Some(format!("must not be '{key}'")),
-                _ if key.starts_with("..") => Some("must not start with '..'".to_owned()),
-                _ if key.len() > 253 => Some("must be no more than 253 bytes".to_owned()),
-                _ if !good => Some("a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')".to_owned()),
-                _ => None,
-            };
-            if let Some(fault) = fault {
-                causes.push(Cause::invalid(format!("{field}[{key}]"), &json!(key), fault));
-            }
+            let faults = names::config_key(key);
+            causes
+                .extend(faults.into_iter().map(|fault| Cause::invalid(format!("{field}[{key}]"), &json!(key), fault)));
             if *field == "binaryData" && object["data"].get(key).is_some() {
                 causes.push(Cause::invalid(format!("{field}[{key}]"), &json!(key), "duplicate of key present in data"));
             }
@@ -419,7 +409,7 @@ fn ingress(ingress: &Value) -> Vec<Cause> {
     }
     for (index, rule) in items(ingress, &["spec", "rules"]) {
         let host = text(rule, &["host"]);
-        if !host.is_empty() && name_fault(NameRule::Subdomain, host.trim_start_matches("*.")).is_some() {
+        if !host.is_empty() && !names::dns_subdomain(host.trim_start_matches("*.")).is_empty() {
             causes.push(Cause::invalid(format!("spec.rules[{index}].host"), &json!(host), "must be a DNS name"));
         }
     }

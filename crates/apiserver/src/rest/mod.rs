@@ -49,7 +49,7 @@ use crate::storage::Entry;
 
 pub use budget::count as budget_count;
 pub use list::Snapshots;
-pub use metadata::{generate_name, name_fault};
+pub use metadata::generate_name;
 pub use respond::convert;
 pub use services::ServiceNetwork;
 

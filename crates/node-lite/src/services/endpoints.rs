@@ -96,13 +96,27 @@ pub(crate) fn slices<'a>(service: &Service, pods: impl Iterator<Item = &'a PodFa
             groups.insert((family.clone(), vec![]), vec![]);
         }
     }
+    let source = Source {
+        kind: "Service",
+        metadata: &service.metadata,
+        manager: MANAGER,
+        prefix: "",
+        headless: spec.cluster_ip.as_deref() == Some("None"),
+    };
     let mut out = vec![];
     for ((family, ports), mut endpoints) in groups {
         endpoints.sort_by(|a, b| a.addresses.cmp(&b.addresses));
+        let ports = ports.into_iter().map(|(name, protocol, port)| EndpointPort {
+            name: Some(name),
+            protocol: Some(protocol),
+            port: Some(port),
+            app_protocol: None,
+        });
+        let ports: Vec<EndpointPort> = ports.collect();
         let mut rest = endpoints.as_slice();
         loop {
             let (chunk, after) = rest.split_at(rest.len().min(MAX_ENDPOINTS));
-            out.push(slice(service, &family, &ports, out.len(), chunk.to_vec()));
+            out.push(source.slice(&family, ports.clone(), out.len(), chunk.to_vec()));
             rest = after;
             if rest.is_empty() {
                 break;
@@ -152,49 +166,55 @@ fn endpoint(service: &Service, pod: &PodFacts, address: &str, publish_not_ready:
     }
 }
 
-fn slice(
-    service: &Service,
-    family: &str,
-    ports: &[NamedPort],
-    index: usize,
-    endpoints: Vec<Endpoint>,
-) -> EndpointSlice {
-    let name = service.metadata.name.clone().unwrap_or_default();
-    let mut labels = service.metadata.labels.clone().unwrap_or_default();
-    labels.insert(SERVICE_NAME.into(), name.clone());
-    labels.insert(MANAGED_BY.into(), MANAGER.into());
-    if service.spec.as_ref().and_then(|spec| spec.cluster_ip.as_deref()) == Some("None") {
-        labels.insert(HEADLESS.into(), String::new());
-    }
-    let ports = ports.iter().map(|(name, protocol, port)| EndpointPort {
-        name: Some(name.clone()),
-        protocol: Some(protocol.clone()),
-        port: Some(*port),
-        app_protocol: None,
-    });
-    EndpointSlice {
-        address_type: family.to_owned(),
-        endpoints: Some(endpoints),
-        ports: Some(ports.collect()),
-        metadata: ObjectMeta {
-            name: Some(slice_name(&name, family, index)),
-            namespace: service.metadata.namespace.clone(),
-            labels: Some(labels),
-            owner_references: Some(vec![OwnerReference {
-                api_version: "v1".into(),
-                kind: "Service".into(),
-                name,
-                uid: service.metadata.uid.clone().unwrap_or_default(),
-                controller: Some(true),
-                block_owner_deletion: Some(true),
-            }]),
-            ..Default::default()
-        },
+/// The object that slices are made from: a Service, or Endpoints that somebody wrote.
+pub(crate) struct Source<'a> {
+    pub kind: &'static str,
+    pub metadata: &'a ObjectMeta,
+    pub manager: &'static str,
+    /// Kept apart in the names of slices.
+    pub prefix: &'static str,
+    pub headless: bool,
+}
+
+impl Source<'_> {
+    pub fn slice(
+        &self,
+        family: &str,
+        ports: Vec<EndpointPort>,
+        index: usize,
+        endpoints: Vec<Endpoint>,
+    ) -> EndpointSlice {
+        let name = self.metadata.name.clone().unwrap_or_default();
+        let mut labels = self.metadata.labels.clone().unwrap_or_default();
+        labels.insert(SERVICE_NAME.into(), name.clone());
+        labels.insert(MANAGED_BY.into(), self.manager.into());
+        if self.headless {
+            labels.insert(HEADLESS.into(), String::new());
+        }
+        EndpointSlice {
+            address_type: family.to_owned(),
+            endpoints: Some(endpoints),
+            ports: Some(ports),
+            metadata: ObjectMeta {
+                name: Some(slice_name(&name, &format!("{}{family}", self.prefix), index)),
+                namespace: self.metadata.namespace.clone(),
+                labels: Some(labels),
+                owner_references: Some(vec![OwnerReference {
+                    api_version: "v1".into(),
+                    kind: self.kind.into(),
+                    name,
+                    uid: self.metadata.uid.clone().unwrap_or_default(),
+                    controller: Some(true),
+                    block_owner_deletion: Some(true),
+                }]),
+                ..Default::default()
+            },
+        }
     }
 }
 
 /// The same slice has the same name every time, so creating it twice creates one.
-pub(crate) fn slice_name(service: &str, family: &str, index: usize) -> String {
+fn slice_name(service: &str, family: &str, index: usize) -> String {
     let mut state: u32 = 0x811c_9dc5;
     for byte in format!("{service}/{family}/{index}").bytes() {
         state = (state ^ u32::from(byte)).wrapping_mul(0x0100_0193);

@@ -7,10 +7,9 @@ use k8s_openapi::api::core::v1::{
     EndpointAddress, EndpointPort as OldPort, EndpointSubset, Endpoints, ObjectReference, Service,
 };
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::SERVICE_NAME;
-use super::endpoints::{HEADLESS, MANAGED_BY, MAX_ENDPOINTS, slice_name};
+use super::endpoints::{HEADLESS, MAX_ENDPOINTS, Source};
 
 /// Says that an Endpoints object is ours.
 pub(crate) const OLD_MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
@@ -108,6 +107,13 @@ pub(crate) fn mirrored(endpoints: &Endpoints, service: &Service) -> Option<Vec<E
     if with_selector || foreign || endpoints.metadata.deletion_timestamp.is_some() {
         return None;
     }
+    let source = Source {
+        kind: "Endpoints",
+        metadata: &endpoints.metadata,
+        manager: MIRROR_MANAGER,
+        prefix: "mirror/",
+        headless: false,
+    };
     let mut out = vec![];
     for subset in endpoints.subsets.iter().flatten() {
         let mut families: BTreeMap<&str, Vec<Endpoint>> = BTreeMap::new();
@@ -126,7 +132,7 @@ pub(crate) fn mirrored(endpoints: &Endpoints, service: &Service) -> Option<Vec<E
         let ports: Vec<EndpointPort> = ports.collect();
         for (family, addresses) in families {
             for chunk in addresses.chunks(MAX_ENDPOINTS) {
-                out.push(mirror(endpoints, family, &ports, out.len(), chunk.to_vec()));
+                out.push(source.slice(family, ports.clone(), out.len(), chunk.to_vec()));
             }
         }
     }
@@ -141,37 +147,5 @@ fn new_address(address: &EndpointAddress, ready: bool) -> Endpoint {
         node_name: address.node_name.clone(),
         target_ref: address.target_ref.clone().map(|target| ObjectReference { resource_version: None, ..target }),
         ..Default::default()
-    }
-}
-
-fn mirror(
-    endpoints: &Endpoints,
-    family: &str,
-    ports: &[EndpointPort],
-    index: usize,
-    addresses: Vec<Endpoint>,
-) -> EndpointSlice {
-    let name = endpoints.metadata.name.clone().unwrap_or_default();
-    let mut labels = endpoints.metadata.labels.clone().unwrap_or_default();
-    labels.insert(SERVICE_NAME.into(), name.clone());
-    labels.insert(MANAGED_BY.into(), MIRROR_MANAGER.into());
-    EndpointSlice {
-        address_type: family.to_owned(),
-        endpoints: Some(addresses),
-        ports: Some(ports.to_vec()),
-        metadata: ObjectMeta {
-            name: Some(slice_name(&name, &format!("mirror/{family}"), index)),
-            namespace: endpoints.metadata.namespace.clone(),
-            labels: Some(labels),
-            owner_references: Some(vec![OwnerReference {
-                api_version: "v1".into(),
-                kind: "Endpoints".into(),
-                name,
-                uid: endpoints.metadata.uid.clone().unwrap_or_default(),
-                controller: Some(true),
-                block_owner_deletion: Some(true),
-            }]),
-            ..Default::default()
-        },
     }
 }

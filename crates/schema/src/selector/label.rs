@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use super::SelectorError;
 use super::lexer::{Token, tokens};
-use super::{SelectorError, check_label_key, check_label_value};
+use crate::names;
 
 /// A conjunction of requirements. The empty one selects everything; see [`LabelSelector::nothing`] for the other end.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -156,9 +157,7 @@ fn expression_of(expression: &Value) -> Result<Requirement, SelectorError> {
 /// The one gate every requirement passes, whichever form it came in.
 fn requirement(key: &str, op: LabelOp) -> Result<Requirement, SelectorError> {
     let refuse = |text: String| Err(SelectorError::Requirement(text));
-    if let Err(why) = check_label_key(key) {
-        return refuse(format!("key: Invalid value: {key:?}: {why}"));
-    }
+    check_key(key)?;
     if let LabelOp::In(values) | LabelOp::NotIn(values) = &op {
         if values.is_empty() {
             return refuse(
@@ -166,12 +165,21 @@ fn requirement(key: &str, op: LabelOp) -> Result<Requirement, SelectorError> {
             );
         }
         for (index, value) in values.iter().enumerate() {
-            if let Err(why) = check_label_value(value) {
-                return refuse(format!("values[{index}][{key}]: Invalid value: {value:?}: {why}"));
+            let problems = names::label_value(value);
+            if !problems.is_empty() {
+                return refuse(format!("values[{index}][{key}]: Invalid value: {value:?}: {}", problems.join("; ")));
             }
         }
     }
     Ok(Requirement { key: key.to_owned(), op })
+}
+
+fn check_key(key: &str) -> Result<(), SelectorError> {
+    let problems = names::label_key(key);
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(SelectorError::Requirement(format!("key: Invalid value: {key:?}: {}", problems.join("; ")))),
+    }
 }
 
 struct Parser {
@@ -234,9 +242,7 @@ impl Parser {
             Token::Identifier(key) => key,
             other => return Err(found(&other, "identifier")),
         };
-        if let Err(why) = check_label_key(&key) {
-            return Err(SelectorError::Requirement(format!("key: Invalid value: {key:?}: {why}")));
-        }
+        check_key(&key)?;
         if negated {
             return requirement(&key, LabelOp::DoesNotExist);
         }

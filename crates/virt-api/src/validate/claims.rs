@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use ferrovirt_api::v1::VirtualMachineInstanceSpec;
+use ferrovirt_schema::names;
 
-use super::{Cluster, Findings, names};
+use super::{Cluster, Findings};
 
 /// What a graphics card and any other host device have in common.
 struct Device<'a> {

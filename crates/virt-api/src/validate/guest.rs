@@ -3,8 +3,9 @@
 use std::net::IpAddr;
 
 use ferrovirt_api::v1::{Probe, VirtualMachineInstanceSpec};
+use ferrovirt_schema::names;
 
-use super::{Cluster, Findings, names};
+use super::{Cluster, Findings};
 
 const MAX_NAMESERVERS: usize = 3;
 const MAX_SEARCHES: usize = 6;

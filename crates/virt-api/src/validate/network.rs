@@ -6,8 +6,9 @@ use std::{
 };
 
 use ferrovirt_api::v1::{Interface, Network, PortRange, VirtualMachineInstanceSpec};
+use ferrovirt_schema::names;
 
-use super::{Cluster, Findings, names};
+use super::{Cluster, Findings};
 
 const MODELS: [&str; 7] = ["virtio", "e1000", "e1000e", "igb", "ne2k_pci", "pcnet", "rtl8139"];
 /// The bridge in a pod has this address.

@@ -3,12 +3,13 @@
 //! Paths begin at the instance's spec, as upstream's do: its `affinity` is left out of them.
 
 use ferrovirt_api::v1::VirtualMachineInstanceSpec;
+use ferrovirt_schema::names;
 use k8s_openapi::{
     api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, WeightedPodAffinityTerm},
     apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
 
-use super::{Findings, names};
+use super::Findings;
 
 pub(super) fn check(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut Findings) {
     if let Some(affinity) = &spec.affinity {
@@ -176,7 +177,7 @@ fn selector(selector: Option<&LabelSelector>, field: &str, found: &mut Findings)
 }
 
 fn label_name(key: &str, field: &str, found: &mut Findings) {
-    for problem in names::qualified(key) {
+    for problem in names::label_key(key) {
         wrong(found, field.to_owned(), key, problem);
     }
 }

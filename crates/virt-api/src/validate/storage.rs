@@ -5,8 +5,9 @@
 use std::collections::BTreeSet;
 
 use ferrovirt_api::v1::{Disk, VirtualMachineInstanceSpec};
+use ferrovirt_schema::names;
 
-use super::{Cluster, Findings, names, network::is_pci_address};
+use super::{Cluster, Findings, network::is_pci_address};
 
 const MAX_SERIAL: usize = 256;
 

@@ -677,7 +677,7 @@ fn places() {
     };
     let p = "podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0]";
     check(pod(101, "zone"), &format!("{p}.weight"), "must be in the range 1-100");
-    check(pod(1, "a/b/c"), &format!("{p}.podAffinityTerm.topologyKey"), "a qualified name must consist of");
+    check(pod(1, "a/b/c"), &format!("{p}.podAffinityTerm.topologyKey"), "a valid label key must consist of");
     let spread =
         |skew: i32, action: &str| json!({ "maxSkew": skew, "topologyKey": "zone", "whenUnsatisfiable": action });
     let spreads = |all: Value| template(json!({ "topologySpreadConstraints": all }));
