@@ -3,14 +3,19 @@
 use std::{fs, os::unix::fs::PermissionsExt, process::ExitCode};
 
 use anyhow::{Context, Result, ensure};
-use ferrovirt_e2e::{Case, Host, Options, command, manifest, suite};
+use ferrovirt_e2e::{
+    Case, Host, Options, command, manifest, suite,
+    wait::{self, Seen},
+};
 
 const CASES: &[Case] = &[
     ("status_says_how_to_connect", status_says_how_to_connect),
+    ("what_a_host_says_can_be_piped", what_a_host_says_can_be_piped),
     ("second_up_is_harmless", second_up_is_harmless),
     ("up_needs_root", up_needs_root),
     ("other_users_get_their_own_credentials", other_users_get_their_own_credentials),
     ("logs_are_json_when_asked", logs_are_json_when_asked),
+    ("certificates_are_renewed_while_it_runs", certificates_are_renewed_while_it_runs),
     ("two_hosts_side_by_side", two_hosts_side_by_side),
     ("down_and_up_start_the_same_vms", down_and_up_start_the_same_vms),
     ("no_emulation_refuses_with_the_reason", no_emulation_refuses_with_the_reason),
@@ -33,6 +38,30 @@ fn status_says_how_to_connect(host: &Host) -> Result<()> {
     ensure!(mode == 0o600, "the kubeconfig has the mode {mode:o}");
     let nowhere = host.try_ferrovirt(&["status", "--data-dir", "/tmp/fv-nowhere"], "")?.failure()?;
     ensure!(nowhere.contains("/tmp/fv-nowhere"), "no host there, but it says: {nowhere}");
+    Ok(())
+}
+
+/// A reader that has seen enough is no failure.
+fn what_a_host_says_can_be_piped(host: &Host) -> Result<()> {
+    let said = host.ferrovirt(&["image", "list"])?;
+    ensure!(said.contains(manifest::IMAGE), "image list says: {said}");
+    let metrics = host.kubectl(&["get", "--raw", "/metrics"])?;
+    for certificate in ["ca", "serving", "admin"] {
+        let line = format!("ferrovirt_certificate_expiration_timestamp_seconds{{certificate=\"{certificate}\"}} ");
+        ensure!(metrics.contains(&line), "no metric says when the certificate {certificate} expires");
+    }
+    let file = host.work_dir().join("printed.json");
+    fs::write(&file, manifest::vm("printed", "Always").to_string())?;
+    let domain = format!("domain-xml -f {}", file.display());
+    let said = host.ferrovirt(&domain.split(' ').collect::<Vec<_>>())?;
+    ensure!(said.starts_with("<domain ") && said.contains("<name>default_printed</name>"), "domain-xml says: {said}");
+    let program = host.command("ferrovirt").get_program().to_string_lossy().into_owned();
+    let words = ["get nodes", "get nodes -o yaml", "status", "hypervisors", "version", "completion bash", &domain];
+    for arguments in words {
+        let line = format!("set -o pipefail; {program} {arguments} | true");
+        let outcome = command::run(host.command("bash").args(["-c", &line]), "")?;
+        ensure!(outcome.succeeded() && outcome.stderr.is_empty(), "{arguments} | true: {outcome}");
+    }
     Ok(())
 }
 
@@ -98,6 +127,28 @@ fn logs_are_json_when_asked(_: &Host) -> Result<()> {
         ensure!(entry["level"].is_string() && entry["timestamp"].is_string(), "a line without level or time: {line}");
     }
     Ok(())
+}
+
+fn certificates_are_renewed_while_it_runs(_: &Host) -> Result<()> {
+    let arguments = vec!["--certificate-lifetime".into(), "45s".into()];
+    let host = Host::start_with(Options { arguments, no_image: true, ..Options::default() })?;
+    let (up, first) = (host.up_process()?, fs::read_to_string(host.kubeconfig())?);
+    // A copy of the first credentials: they end, and with them what they were good for.
+    let old = host.work_dir().join("old.kubeconfig");
+    fs::write(&old, first)?;
+    let with_old = || command::run(host.command("kubectl").env("KUBECONFIG", &old).args(["get", "namespaces"]), "");
+    with_old()?.success()?;
+    wait::until("the first credentials to end", wait::BOOT, || {
+        let answer = with_old()?;
+        Ok(match answer.succeeded() {
+            true => Seen::Not("they are still good".into()),
+            false => Seen::Yes(()),
+        })
+    })?;
+    // Without a renewal nobody would trust the host by now.
+    host.kubectl(&["get", "namespaces"])?;
+    ensure!(host.up_process()? == up, "the host was restarted");
+    host.down().map(drop)
 }
 
 fn two_hosts_side_by_side(host: &Host) -> Result<()> {

@@ -36,6 +36,7 @@ mod tokens;
 
 pub use authn::{CredentialExpiry, StaticTokens, TokenFileError, User};
 pub use http::body::{Body, BoxError};
+pub use http::certificate::ServingCertificate;
 pub use http::serve::TlsConfig;
 pub use rest::ServiceNetwork;
 pub use server::{ApiServer, Config, Handler, STORE_DIR, StartError};

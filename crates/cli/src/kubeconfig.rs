@@ -34,8 +34,9 @@ pub struct KubeconfigArgs {
     output: Option<PathBuf>,
 }
 
-fn lifetime(text: &str) -> Result<time::Duration, String> {
-    certificates::duration(text).ok_or_else(|| "give a number and h, m or s, such as 8h or 1h30m".into())
+pub fn lifetime(text: &str) -> Result<time::Duration, String> {
+    let lifetime = certificates::duration(text).filter(|lifetime| *lifetime >= time::Duration::SECOND);
+    lifetime.ok_or_else(|| "give a number and h, m or s, such as 8h or 1h30m".into())
 }
 
 pub fn run(arguments: &KubeconfigArgs) -> Result<()> {

@@ -11,14 +11,15 @@ use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls::server::WebPkiClientVerifier;
+use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Service;
 
 use crate::authn::{self, User};
+use crate::http::certificate::ServingCertificate;
 use crate::service::ApiService;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -32,11 +33,10 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub struct Draining(pub CancellationToken);
 
-/// PEM texts of a serving certificate and of the CA that signs client certificates.
+/// A serving certificate, and the PEM text of the CA that signs client certificates.
 #[derive(Clone, Debug)]
 pub struct TlsConfig {
-    pub cert_chain_pem: String,
-    pub key_pem: String,
+    pub certificate: ServingCertificate,
     pub client_ca_pem: String,
 }
 
@@ -54,16 +54,11 @@ impl TlsConfig {
             .allow_unauthenticated()
             .build()
             .map_err(|e| other(&e, "client CA"))?;
-        let chain = CertificateDer::pem_slice_iter(self.cert_chain_pem.as_bytes())
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|e| other(&e, "serving certificate"))?;
-        let key = PrivateKeyDer::from_pem_slice(self.key_pem.as_bytes()).map_err(|e| other(&e, "serving key"))?;
         let mut config = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|e| other(&e, "TLS versions"))?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(chain, key)
-            .map_err(|e| other(&e, "serving certificate"))?;
+            .with_cert_resolver(Arc::new(self.certificate.clone()));
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(config)
     }

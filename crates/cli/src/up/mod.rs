@@ -2,6 +2,7 @@
 //!
 //! This is the only place where the embedded mode exists: everything else gets a client and does not ask what is behind it.
 
+mod certificates;
 mod client_certificate;
 pub mod control;
 mod images;
@@ -36,6 +37,7 @@ use kube::Client;
 use tokio::sync::{mpsc, watch};
 
 use crate::{HostArgs, kubeconfig, logging};
+use certificates::Certificates;
 use paths::Paths;
 use pki::Pki;
 
@@ -66,6 +68,9 @@ pub struct UpArgs {
     token_file: Option<PathBuf>,
     #[arg(long, value_enum, default_value = "text")]
     log_format: logging::LogFormat,
+    /// How long the certificates of this host hold, such as 8760h; they are renewed in time, without a restart
+    #[arg(long, value_name = "DURATION", default_value = "8760h", value_parser = kubeconfig::lifetime)]
+    certificate_lifetime: time::Duration,
     /// A file that says which registries have mirrors or are insecure
     #[arg(long, value_name = "FILE")]
     registries: Option<std::path::PathBuf>,
@@ -200,31 +205,24 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     logs::register(&api, client("node-lite"), paths.data_dir.clone());
     objects::apply_settings(&client("up"), !arguments.no_emulation, &arguments.hypervisors).await?;
 
-    let names = &["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
-    let identity = pki.serving(names, &addresses(address))?;
-    let serving_certificate = identity.certificate.clone();
-    uploads::start(&api, client("cdi-uploadproxy"), address.ip(), &identity, wait(stopped.clone())).await?;
+    let client_ca_pem = pki.ca_certificate().to_owned();
+    let lifetime = arguments.certificate_lifetime;
+    let certificates = Arc::new(Certificates::make(pki, address, paths.kubeconfig(), lifetime)?);
+    let certificate = certificates.serving().clone();
+    uploads::start(&api, client("cdi-uploadproxy"), address.ip(), &certificate, wait(stopped.clone())).await?;
     let serving = {
-        let tls = TlsConfig {
-            cert_chain_pem: identity.certificate,
-            key_pem: identity.key,
-            client_ca_pem: pki.ca_certificate().into(),
-        };
+        let tls = TlsConfig { certificate, client_ca_pem };
         let (api, mut stopped) = (api.clone(), stopped.clone());
         tokio::spawn(async move {
             api.serve(listener, tls, async move { drop(stopped.wait_for(|stop| *stop).await) }).await
         })
     };
-    let admin = pki.client("admin", &["system:masters".into()])?;
-    pki::write_private(
-        &paths.kubeconfig(),
-        kubeconfig::render(&server_url, pki.ca_certificate(), "admin", &admin).as_bytes(),
-    )?;
+    let keeper = certificates.clone();
+    tokio::spawn(async move { keeper.keep().await });
 
     let settings = ferrovirt_controller::Settings { launcher_image: programs.launcher_image.clone() };
     let metrics = ferrovirt_controller::Metrics::default();
-    let certificates = [("ca", pki.ca_certificate()), ("serving", &serving_certificate), ("admin", &admin.certificate)];
-    services::register_metrics(&api, metrics.clone(), agent.clone(), pki::expiry_metric(&certificates));
+    services::register_metrics(&api, metrics.clone(), agent.clone(), certificates);
     // Those that make instances can be stopped before the others.
     let (makers, others): (Vec<Part>, Vec<Part>) = Part::ALL.into_iter().partition(|part| *part != Part::Instances);
     let run = |part| {

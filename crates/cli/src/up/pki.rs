@@ -1,7 +1,6 @@
 //! The certificates of an embedded installation: one CA, a serving certificate, client certificates.
 //!
-//! Everything lives in `<data-dir>/pki`, mode 0600. The CA is made once and kept; the serving certificate is made anew
-//! at every start, so that it always names the current addresses and never expires under a running host.
+//! Everything lives in `<data-dir>/pki`, mode 0600. The CA is made once and kept; see `certificates` for the others.
 
 use std::{
     fs,
@@ -32,8 +31,6 @@ pub struct Pki {
     ca: Identity,
 }
 
-/// Client certificates live for a year; `ferrovirt up` renews the admin's at every start.
-const CLIENT_DAYS: i64 = 365;
 const CA_DAYS: i64 = 3650;
 
 impl Pki {
@@ -59,7 +56,7 @@ impl Pki {
     }
 
     /// A serving certificate for these names and addresses.
-    pub fn serving(&self, names: &[&str], addresses: &[IpAddr]) -> Result<Identity> {
+    pub fn serving(&self, names: &[&str], addresses: &[IpAddr], lasts: time::Duration) -> Result<Identity> {
         let mut params = CertificateParams::default();
         params.distinguished_name = subject("ferrovirt-apiserver");
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
@@ -67,15 +64,10 @@ impl Pki {
             params.subject_alt_names.push(SanType::DnsName((*name).try_into()?));
         }
         params.subject_alt_names.extend(addresses.iter().map(|a| SanType::IpAddress(*a)));
-        self.sign(params)
+        self.sign(params, lasts)
     }
 
     /// A client certificate: the common name is the user, the organisations are the groups.
-    pub fn client(&self, user: &str, groups: &[String]) -> Result<Identity> {
-        self.client_for(user, groups, time::Duration::days(CLIENT_DAYS))
-    }
-
-    /// The same, for a time of the caller's choice.
     pub fn client_for(&self, user: &str, groups: &[String], lasts: time::Duration) -> Result<Identity> {
         let key = KeyPair::generate()?;
         let (not_before, not_after) = validity(lasts);
@@ -95,10 +87,10 @@ impl Pki {
         Ok(fs::read_to_string(path)?)
     }
 
-    fn sign(&self, mut params: CertificateParams) -> Result<Identity> {
+    fn sign(&self, mut params: CertificateParams, lasts: time::Duration) -> Result<Identity> {
         let key = KeyPair::generate()?;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
-        let (from, until) = validity(time::Duration::days(CLIENT_DAYS));
+        let (from, until) = validity(lasts);
         params.not_before = from;
         params.not_after = until;
         let issuer_key = KeyPair::from_pem(&self.ca.key).context("the CA key is damaged")?;
@@ -185,7 +177,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let pki = Pki::open(directory.path()).unwrap();
         let groups = ["dev".to_owned(), "ops".to_owned(), "system:masters".to_owned()];
-        let identity = pki.client("bob", &groups).unwrap();
+        let identity = pki.client_for("bob", &groups, time::Duration::days(1)).unwrap();
         let (_, parsed) = x509_parser::pem::parse_x509_pem(identity.certificate.as_bytes()).unwrap();
         let certificate = parsed.parse_x509().unwrap();
         let organisations: Vec<_> =

@@ -12,6 +12,8 @@ use futures::future::BoxFuture;
 use http::{HeaderName, HeaderValue};
 use kube::Client;
 
+use super::certificates::Certificates;
+
 pub const NAMESPACE: &str = "kubevirt";
 pub const SERVICE: &str = "virt-api";
 
@@ -58,7 +60,7 @@ pub fn register_metrics(
     api: &ApiServer,
     controllers: ferrovirt_controller::Metrics,
     agent: Agent,
-    certificates: ferrovirt_metrics::Family,
+    certificates: Arc<Certificates>,
 ) {
     api.register_metrics(Arc::new(move || {
         let (controllers, agent, certificates) = (controllers.clone(), agent.clone(), certificates.clone());
@@ -66,7 +68,7 @@ pub fn register_metrics(
             let mut families = controllers.collect();
             families.extend(agent.metrics().await);
             families.push(ferrovirt_virt_api::ready_status());
-            families.push(certificates);
+            families.push(certificates.metric());
             ferrovirt_metrics::to_text(&families)
         })
     }));

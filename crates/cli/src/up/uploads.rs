@@ -3,7 +3,7 @@
 use std::{future::Future, net::IpAddr, sync::Arc};
 
 use anyhow::{Context, Result};
-use ferrovirt_apiserver::{ApiServer, Body};
+use ferrovirt_apiserver::{ApiServer, Body, ServingCertificate};
 use ferrovirt_cdi::upload::{Uploads, proxy_url};
 use http::{Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
@@ -11,11 +11,10 @@ use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams},
 };
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use super::{pki::Identity, services::NAMESPACE};
+use super::services::NAMESPACE;
 
 const SERVICE: &str = "cdi-api";
 const MAX_REQUEST: usize = 1 << 20;
@@ -41,7 +40,7 @@ pub async fn start(
     api: &ApiServer,
     client: Client,
     address: IpAddr,
-    identity: &Identity,
+    certificate: &ServingCertificate,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<()> {
     let uploads = Arc::new(Uploads::new(client.clone()));
@@ -73,7 +72,7 @@ pub async fn start(
         .patch("config", &PatchParams::default(), &Patch::Merge(patch))
         .await
         .context("cannot say where uploads go")?;
-    let tls = acceptor(identity)?;
+    let tls = acceptor(certificate)?;
     tokio::spawn(uploads.serve(listener, tls, shutdown));
     Ok(())
 }
@@ -90,14 +89,12 @@ async fn read(mut body: Body) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-fn acceptor(identity: &Identity) -> Result<tokio_rustls::TlsAcceptor> {
-    let chain = CertificateDer::pem_slice_iter(identity.certificate.as_ref()).collect::<Result<Vec<_>, _>>()?;
-    let key = PrivateKeyDer::from_pem_slice(identity.key.as_ref())?;
+fn acceptor(certificate: &ServingCertificate) -> Result<tokio_rustls::TlsAcceptor> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
-        .with_single_cert(chain, key)?;
+        .with_cert_resolver(Arc::new(certificate.clone()));
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(tokio_rustls::TlsAcceptor::from(Arc::new(config)))
 }

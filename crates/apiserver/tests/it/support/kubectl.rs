@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 
-use ferrovirt_apiserver::TlsConfig;
+use ferrovirt_apiserver::{ServingCertificate, TlsConfig};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -44,11 +44,14 @@ impl Kubectl {
             let cert = params(name, groups).signed_by(&key, &issuer).unwrap();
             (cert.pem(), key.serialize_pem())
         };
-        let (cert_chain_pem, key_pem) = sign("apiserver", &[]);
+        let (chain_pem, key_pem) = sign("apiserver", &[]);
         let (client_cert, client_key) = sign("admin", &["system:masters"]);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let tls = TlsConfig { cert_chain_pem, key_pem, client_ca_pem: ca_pem.clone() };
+        let tls = TlsConfig {
+            certificate: ServingCertificate::new(&chain_pem, &key_pem).unwrap(),
+            client_ca_pem: ca_pem.clone(),
+        };
         let (stop, stopped) = oneshot::channel();
         let api = server.api.clone();
         let serving = tokio::spawn(async move {
