@@ -42,13 +42,17 @@ pub async fn until_gone(api: &Api<DynamicObject>, name: &str, uid: Option<&str>,
     .await
 }
 
-/// Waits until a VM runs and is ready.
+/// Waits until a VM runs and is ready, or is held at its first instruction if it says so itself.
 pub async fn until_ready(api: &Api<DynamicObject>, name: &str, label: &str) -> Result<()> {
     follow(api, name, |object| match object {
         None => Verdict::Failed(format!("{label} was deleted")),
         Some(object) if object.data["status"]["ready"] == true => Verdict::Done,
+        Some(object) if starts_paused(object) && state(object) == "Paused" => Verdict::Done,
         Some(object) => {
             let status = state(object);
+            if let Some(why) = obstacle(object) {
+                return Verdict::Doubtful(format!("{label} does not start: {why}"));
+            }
             match status.as_str() {
                 "ErrorUnschedulable" | "ErrImagePull" | "ImagePullBackOff" | "CrashLoopBackOff"
                 | "ErrorPvcNotFound" => Verdict::Doubtful(format!("{label} does not start: {status}")),
@@ -57,6 +61,20 @@ pub async fn until_ready(api: &Api<DynamicObject>, name: &str, label: &str) -> R
         }
     })
     .await
+}
+
+fn starts_paused(vm: &DynamicObject) -> bool {
+    vm.data["spec"]["template"]["spec"]["startStrategy"] == "Paused"
+}
+
+/// What a condition says against a start: the VM asks for something that it cannot have, or the cluster refused its pod.
+fn obstacle(vm: &DynamicObject) -> Option<&str> {
+    let conditions = vm.data["status"]["conditions"].as_array()?;
+    let told = conditions.iter().find(|condition| {
+        let is = |type_: &str, status: &str| condition["type"] == type_ && condition["status"] == status;
+        is("Failure", "True") || (is("Synchronized", "False") && condition["reason"] == "FailedCreate")
+    });
+    told?["message"].as_str()
 }
 
 /// Waits until a VM shows this status.
@@ -151,6 +169,36 @@ impl Progress {
         let mut out = std::io::stderr();
         if out.is_terminal() && !self.last.is_empty() {
             let _ = write!(out, "\r\x1b[K");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn obstacles_are_what_conditions_say() {
+        let vm = |conditions: serde_json::Value| -> DynamicObject {
+            serde_json::from_value(json!({ "metadata": {}, "status": { "conditions": conditions } })).unwrap()
+        };
+        for (conditions, expected) in [
+            (json!([{ "type": "Ready", "status": "False", "message": "not yet" }]), None),
+            (
+                json!([{ "type": "Failure", "status": "True", "message": "spec.instancetype" }]),
+                Some("spec.instancetype"),
+            ),
+            (
+                json!([{ "type": "Synchronized", "status": "False", "reason": "FailedCreate", "message": "no class" }]),
+                Some("no class"),
+            ),
+            (
+                json!([{ "type": "Synchronized", "status": "False", "reason": "FailedPvcNotFound", "message": "x" }]),
+                None,
+            ),
+        ] {
+            assert_eq!(obstacle(&vm(conditions)), expected);
         }
     }
 }

@@ -7,7 +7,7 @@ use ferrovirt_api::{
     v1::{KubeVirt, KubeVirtConfiguration},
 };
 use ferrovirt_machine::hypervisor;
-use ferrovirt_plan::{pod, vmi};
+use ferrovirt_plan::{cluster_defaults, pod, vmi};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
@@ -85,6 +85,7 @@ impl Cluster {
 
     pub(crate) fn pod_config(&self) -> pod::Config {
         let configuration = self.configuration();
+        let host_disks = cluster_defaults::feature_gate(&configuration, "HostDisk");
         let developer = configuration.developer_configuration.unwrap_or_default();
         let device_available = self.nodes.state().iter().any(|node| {
             let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
@@ -103,7 +104,7 @@ impl Cluster {
                 ratio => ratio,
             },
             not_offered: not_offered(&self.nodes.state()),
-            host_disks: developer.feature_gates.iter().any(|gate| gate == "HostDisk"),
+            host_disks,
             ..pod::Config::default()
         }
     }

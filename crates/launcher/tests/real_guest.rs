@@ -42,6 +42,18 @@ const POWER_BUTTON: [u8; 27] = [
     0xfa, 0xba, 0x02, 0x06, 0xb8, 0x00, 0x01, 0xef, 0xba, 0x00, 0x06, 0xed, 0xf6, 0xc4, 0x01, 0x74, 0xfa, 0xba, 0x04,
     0x06, 0xb8, 0x00, 0x20, 0xef, 0xf4, 0xeb, 0xfd,
 ];
+/// A boot sector that writes to its second disk, 4 KiB after 4 KiB, through the BIOS (int 13h, function 43h).
+const WRITE: [u8; 44] = [
+    0xfa, 0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x70, 0xfb, 0xbe, 0x1c, 0x7c, 0xb2, 0x81, 0xb8, 0x00, 0x43,
+    0xcd, 0x13, 0x83, 0x06, 0x24, 0x7c, 0x08, 0xeb, 0xef, 0x10, 0x00, 0x08, 0x00, 0x00, 0x7c, 0x00, 0x00, 0x00, 0x00,
+    0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+];
+/// A boot sector that finds the watchdog on the PCI bus (int 1ah, function b1h), gives it its fast clock, arms it and
+/// then forgets about it: it bites after two seconds.
+const WATCHDOG: [u8; 37] = [
+    0xb8, 0x02, 0xb1, 0xb9, 0xab, 0x25, 0xba, 0x86, 0x80, 0x31, 0xf6, 0xcd, 0x1a, 0xb8, 0x0c, 0xb1, 0xb9, 0x04, 0x00,
+    0xbf, 0x60, 0x00, 0xcd, 0x1a, 0xb8, 0x0b, 0xb1, 0xb1, 0x02, 0xbf, 0x68, 0x00, 0xcd, 0x1a, 0xf4, 0xeb, 0xfd,
+];
 /// A boot sector that halts.
 const HALT: [u8; 3] = [0xf4, 0xeb, 0xfd];
 
@@ -399,6 +411,60 @@ async fn a_guest_hears_the_power_button() {
         client.ask_ok(json!({"type": "release"})).await;
         assert_eq!(launcher.exit_code().await, 0);
     }
+}
+
+#[tokio::test]
+async fn a_full_disk_pauses_the_machine_until_there_is_room() {
+    if !possible() {
+        return;
+    }
+    let launcher = Launcher::start();
+    let mut client = launcher.subscribed().await;
+    let mut spec = launcher.spec(&WRITE);
+    let path = "/run/small/disk.img";
+    // The firmware only knows disks that it may boot from.
+    spec["devices"]["disks"][1] = json!({
+        "name": "small", "source": {"type": "file", "path": path}, "format": "raw", "bus": "virtio", "target": "vdb",
+        "bootOrder": 2, "errorPolicy": "stop",
+    });
+    spec["prepare"].as_array_mut().unwrap().truncate(1);
+    // Larger than its file system: the launcher itself would make one that fits.
+    let pid = launcher.find("launcher").to_string();
+    let inside = |arguments: &[&str]| {
+        assert!(Command::new("nsenter").args(["-t", &pid, "--mount"]).args(arguments).status().unwrap().success());
+    };
+    inside(&["truncate", "--size", "1M", path]);
+    inside(&["chown", "107:107", path]);
+    client.ask_ok(json!({"type": "sync", "spec": spec})).await;
+    let state = client.state(|state| state.phase == MachinePhase::Paused && state.message.is_some()).await;
+    assert_eq!(state.pause_reason, Some(PauseReason::IoError), "{state:?}");
+    assert!(state.message.as_ref().unwrap().contains("small"), "{state:?}");
+
+    inside(&["mount", "-o", "remount,size=2m", "/run/small"]);
+    client.ask_ok(json!({"type": "unpause"})).await;
+    let state = client.state(|state| state.phase == MachinePhase::Running).await;
+    assert_eq!((state.pause_reason, state.message), (None, None));
+    client.ask_ok(json!({"type": "kill"})).await;
+    client.state(|state| state.phase == MachinePhase::Stopped).await;
+    client.ask_ok(json!({"type": "release"})).await;
+    assert_eq!(launcher.exit_code().await, 0);
+}
+
+/// A guest that hangs is ended by its watchdog, if that was asked for.
+#[tokio::test]
+async fn a_watchdog_bites() {
+    if !possible() {
+        return;
+    }
+    let launcher = Launcher::start();
+    let mut client = launcher.subscribed().await;
+    let mut spec = launcher.spec(&WATCHDOG);
+    spec["devices"]["watchdog"] = json!({"alias": "dog", "model": "i6300esb", "action": "poweroff"});
+    client.ask_ok(json!({"type": "sync", "spec": spec})).await;
+    let state = client.state(|state| state.phase == MachinePhase::Stopped).await;
+    assert_eq!(state.stop_reason, Some(StopReason::Crashed), "{state:?}");
+    client.ask_ok(json!({"type": "release"})).await;
+    assert_eq!(launcher.exit_code().await, 1);
 }
 
 #[tokio::test]

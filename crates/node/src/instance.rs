@@ -58,6 +58,8 @@ pub(crate) fn is_settled(vmi: &VirtualMachineInstance) -> bool {
 }
 
 /// Cares for an instance until it is settled or its object vanishes.
+///
+/// Steps that end soon are boxed: this waits as long as the instance lives, and would hold room for all of them.
 pub(crate) async fn care(context: Arc<Context>, mut object: Object, mut draining: watch::Receiver<bool>) {
     let name = object.borrow().name_any();
     let mut attempt = 0u32;
@@ -79,7 +81,7 @@ pub(crate) async fn care(context: Arc<Context>, mut object: Object, mut draining
         }
         // The kubelet's word costs a request, so it is not asked while a launcher is about to come up.
         let ask = attempt >= SOON || attempt.is_multiple_of(25) || vmi.metadata.deletion_timestamp.is_some();
-        let outcome = match seek(&context, &vmi, ask).await {
+        let outcome = match Box::pin(seek(&context, &vmi, ask)).await {
             Found::Launcher(launcher) => attached(&context, &launcher, &mut object, &mut draining).await,
             Found::Over(end) => Ok(Some(end)),
             // What did not come up before the host goes down ends with its pod.
@@ -91,8 +93,8 @@ pub(crate) async fn care(context: Arc<Context>, mut object: Object, mut draining
             Ok(Some(end)) => {
                 let newest = object.borrow().clone();
                 let drained = *draining.borrow();
-                match finish(&context, &newest, &end, drained).await {
-                    Ok(()) => release(&context, &newest).await,
+                match Box::pin(finish(&context, &newest, &end, drained)).await {
+                    Ok(()) => Box::pin(release(&context, &newest)).await,
                     Err(error) => Err(error),
                 }
             }
@@ -182,11 +184,11 @@ async fn attached(
     let deleting = vmi.metadata.deletion_timestamp.is_some();
     let mut prepared = None;
     if !deleting && !is_final(&vmi) {
-        match prepare(context, launcher, &vmi).await {
+        match Box::pin(prepare(context, launcher, &vmi)).await {
             Ok(ready) => prepared = Some(ready),
             Err(Failure::Refused(errors)) => {
                 let end = refused(&errors);
-                finish(context, &vmi, &end, false).await?;
+                Box::pin(finish(context, &vmi, &end, false)).await?;
                 let _ = launcher.request(Request::Kill {}).await;
                 let _ = launcher.request(Request::Release {}).await;
                 launcher.gone().await;
@@ -204,9 +206,9 @@ async fn attached(
         let deleting = vmi.metadata.deletion_timestamp.is_some();
         let drained = *draining.borrow_and_update();
         if state.phase == MachinePhase::Stopped {
-            let end = ended(context, &vmi, &state, deleting || drained).await?;
+            let end = Box::pin(ended(context, &vmi, &state, deleting || drained)).await?;
             // The launcher may go once somebody else remembers how the guest ended.
-            finish(context, &vmi, &end, drained).await?;
+            Box::pin(finish(context, &vmi, &end, drained)).await?;
             let _ = launcher.request(Request::Release {}).await;
             launcher.gone().await;
             return Ok(Some(end));
@@ -215,7 +217,7 @@ async fn attached(
             && mirrored != Some(state.generation)
             && !is_final(&vmi)
         {
-            mirror(context, &vmi, &state, ready).await?;
+            Box::pin(mirror(context, &vmi, &state, ready)).await?;
             mirrored = Some(state.generation);
         }
         if (deleting || drained) && !asked_to_stop {
@@ -223,13 +225,13 @@ async fn attached(
             let grace_seconds = u64::try_from(grace).unwrap_or(0);
             launcher.request(Request::Shutdown { grace_seconds }).await?;
             asked_to_stop = true;
-            context.events.shutting_down(&vmi).await;
+            Box::pin(context.events.shutting_down(&vmi)).await;
         }
         tokio::select! {
             () = launcher.gone() => {
                 let state = machine.borrow().clone();
                 let end = match state.phase {
-                    MachinePhase::Stopped => ended(context, &vmi, &state, deleting || drained).await?,
+                    MachinePhase::Stopped => Box::pin(ended(context, &vmi, &state, deleting || drained)).await?,
                     _ => End {
                         succeeded: false,
                         reason: "LauncherGone",

@@ -133,7 +133,11 @@ impl Agent {
         let mut events = std::pin::pin!(watcher(instances, mine).default_backoff());
         loop {
             match events.try_next().await {
-                Ok(Some(watcher::Event::Apply(vmi) | watcher::Event::InitApply(vmi))) => self.observe(vmi),
+                Ok(Some(watcher::Event::Apply(mut vmi) | watcher::Event::InitApply(mut vmi))) => {
+                    // Kept as long as the instance lives, and larger than all the rest of it.
+                    vmi.metadata.managed_fields = None;
+                    self.observe(vmi);
+                }
                 Ok(Some(watcher::Event::Delete(vmi))) => self.forget(&vmi),
                 Ok(Some(watcher::Event::Init | watcher::Event::InitDone)) => {}
                 Ok(None) => return,

@@ -70,8 +70,9 @@ impl Kubelet {
         }
     }
 
-    fn observe(&self, pod: Pod) {
+    fn observe(&self, mut pod: Pod) {
         let Some(uid) = pod.uid() else { return };
+        pod.metadata.managed_fields = None;
         if pod.metadata.deletion_timestamp.is_some() {
             let first = self.0.stopping.lock().unwrap_or_else(PoisonError::into_inner).insert(uid);
             if first {
@@ -81,7 +82,7 @@ impl Kubelet {
         }
         let known = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(uid, ());
         if known.is_none() {
-            tokio::spawn(self.clone().start(pod));
+            tokio::spawn(self.clone().run_pod(pod));
         }
     }
 
@@ -89,8 +90,22 @@ impl Kubelet {
         self.0.nodes.values().find_map(|pods| pods.get(uid))
     }
 
-    async fn start(self, pod: Pod) {
-        let (Some(uid), Some(namespace)) = (pod.uid(), pod.namespace()) else { return };
+    /// One pod, from its start to its end. What lives as long as the pod holds little.
+    async fn run_pod(self, pod: Pod) {
+        let (name, namespace) = (pod.name_any(), pod.namespace().unwrap_or_default());
+        let Some(launcher) = Box::pin(self.start(pod)).await else { return };
+        let mut exit = launcher.exit();
+        let Ok(code) = exit.wait_for(Option::is_some).await.map(|code| code.unwrap_or(1)) else { return };
+        let phase = if code == 0 { "Succeeded" } else { "Failed" };
+        let state = json!({ "terminated": { "exitCode": code } });
+        let pods = Api::<Pod>::namespaced(self.0.client.clone(), &namespace);
+        let status = json!({ "phase": phase, "containerStatuses": [container(&state)] });
+        Box::pin(self.report(&pods, &name, status)).await;
+    }
+
+    /// Binds a pod and starts its launcher, if it is to have one.
+    async fn start(&self, pod: Pod) -> Option<SimLauncher> {
+        let (uid, namespace) = (pod.uid()?, pod.namespace()?);
         let pods = Api::<Pod>::namespaced(self.0.client.clone(), &namespace);
         let name = pod.name_any();
         let annotations = pod.annotations().clone();
@@ -98,11 +113,11 @@ impl Kubelet {
             let condition = json!({ "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
                 "message": "0/1 nodes are available: 1 Insufficient memory." });
             self.report(&pods, &name, json!({ "phase": "Pending", "conditions": [condition] })).await;
-            return;
+            return None;
         }
         let index = self.0.next.fetch_add(1, Ordering::Relaxed) % self.0.names.len().max(1);
-        let Some(node) = self.0.names.get(index) else { return };
-        let Some(place) = self.0.nodes.get(node) else { return };
+        let node = self.0.names.get(index)?;
+        let place = self.0.nodes.get(node)?;
         let disk = format!("{namespace}/{}", annotations.get(names::DOMAIN_ANNOTATION).cloned().unwrap_or_default());
         let launcher = SimLauncher::new(&uid, &disk, Behaviour::read(&annotations), self.0.ledger.clone());
         // Before the API knows, so that nobody finds a bound pod without its place on the node. A pod that waits has no
@@ -118,21 +133,17 @@ impl Kubelet {
             tracing::debug!(%error, pod = name, "not bound");
             launcher.kill();
             place.remove(&uid);
-            return;
+            return None;
         }
         if let Some(reason) = annotations.get(WAITING) {
             let state = json!({ "waiting": { "reason": reason, "message": "simulated" } });
             self.report(&pods, &name, json!({ "phase": "Pending", "containerStatuses": [container(&state)] })).await;
-            return;
+            return None;
         }
         let status = json!({ "phase": "Running", "podIP": "10.1.0.1", "qosClass": "Burstable",
             "containerStatuses": [container(&json!({ "running": {} }))] });
         self.report(&pods, &name, status).await;
-        let mut exit = launcher.exit();
-        let Ok(code) = exit.wait_for(Option::is_some).await.map(|code| code.unwrap_or(1)) else { return };
-        let phase = if code == 0 { "Succeeded" } else { "Failed" };
-        let state = json!({ "terminated": { "exitCode": code } });
-        self.report(&pods, &name, json!({ "phase": phase, "containerStatuses": [container(&state)] })).await;
+        Some(launcher)
     }
 
     async fn report(&self, pods: &Api<Pod>, name: &str, status: Value) {

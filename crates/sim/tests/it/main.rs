@@ -2,8 +2,10 @@
 
 #![allow(clippy::expect_used, reason = "tests")]
 
+mod configuration;
 mod examples;
 mod faults;
+mod garbage;
 mod metrics;
 mod replicas;
 mod support;

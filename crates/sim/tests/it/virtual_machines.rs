@@ -54,7 +54,6 @@ async fn statuses() {
         ("restart_required", restart_required(&cluster).await),
         ("orphans", orphans(&cluster).await),
         ("identity", identity(&cluster).await),
-        ("configuration", configuration(&cluster).await),
     ];
     let failed: Vec<String> =
         results.into_iter().filter_map(|(name, result)| Some(format!("{name}: {:#}", result.err()?))).collect();
@@ -314,30 +313,5 @@ async fn identity(cluster: &Cluster) -> Result<()> {
             .await?;
     ensure!(first.spec.domain.firmware == second.spec.domain.firmware, "the firmware changed");
     ensure!(first.spec.domain.devices.interfaces == second.spec.domain.devices.interfaces, "the interfaces changed");
-    Ok(())
-}
-
-/// A change of the KubeVirt object counts from the next instance on, without a restart of anything.
-async fn configuration(cluster: &Cluster) -> Result<()> {
-    create(cluster, vm("before", "Always")).await?;
-    wait_status(cluster, "before", "Running").await?;
-    let kubevirts = Api::<ferrovirt_api::v1::KubeVirt>::namespaced(cluster.client.clone(), "kubevirt");
-    let wanted = json!({ "cpuModel": "Nehalem", "machineType": "q35", "imagePullPolicy": "Always" });
-    let patch = Patch::Merge(json!({ "spec": { "configuration": wanted } }));
-    kubevirts.patch("kubevirt", &PatchParams::default(), &patch).await?;
-    let model = |vmi: &ferrovirt_api::v1::VirtualMachineInstance| {
-        vmi.spec.domain.cpu.as_ref().map(|cpu| cpu.model.clone()).unwrap_or_default()
-    };
-    // The watch may be late, so instances are made until one is made with it.
-    ferrovirt_sim::cluster::eventually("a new instance gets the model", SOON, || async {
-        let bare = json!({ "metadata": { "generateName": "bare-" }, "spec": template() });
-        let vmi = cluster.vmis().create(&PostParams::default(), &serde_json::from_value(bare)?).await?;
-        ensure!(model(&vmi) == "Nehalem", "{}", model(&vmi));
-        let machine = vmi.spec.domain.machine.context("no machine type")?;
-        ensure!(machine.type_ == "q35", "{}", machine.type_);
-        Ok(())
-    })
-    .await?;
-    ensure!(model(&cluster.vmis().get("before").await?) != "Nehalem", "a running instance was changed");
     Ok(())
 }
