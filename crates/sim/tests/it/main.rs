@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, reason = "tests")]
 
 mod configuration;
+mod consoles;
 mod examples;
 mod faults;
 mod garbage;
