@@ -117,6 +117,14 @@ fn virtctl_asks_the_guest_and_logs_in(host: &Host) -> Result<()> {
         arguments.extend(["--command", "hostname"]);
         let said = tool.say(host, &arguments)?;
         ensure!(said.trim() == NAME, "{}: `hostname` in the guest says {said:?}", tool.label);
+        let (there, back) = (path("there"), path("back"));
+        fs::write(&there, tool.label)?;
+        for (from, to) in [(there.as_str(), "debian@vmi/deb:copy"), ("debian@vmi/deb:copy", back.as_str())] {
+            let mut arguments = vec!["scp", from, to, "--identity-file", &identity, "--known-hosts", &known];
+            arguments.extend(options);
+            tool.say(host, &arguments)?;
+        }
+        ensure!(fs::read_to_string(&back)? == tool.label, "{}: the file came back changed", tool.label);
     }
     Ok(())
 }

@@ -323,6 +323,7 @@ fn our_own_commands(host: &Host) -> Result<()> {
     let said = host.ferrovirt(&["why", "claims"])?;
     ensure!(said.contains("pvc/gone: there is no such claim"), "why says: {said}");
     host.ferrovirt(&["delete", "vm", "off", "claims"])?;
+    keys(host)?;
     for shell in ["bash", "zsh", "fish"] {
         ensure!(host.ferrovirt(&["completion", shell])?.contains("port-forward"), "no completion for {shell}");
     }
@@ -331,6 +332,23 @@ fn our_own_commands(host: &Host) -> Result<()> {
     let said = host.ferrovirt(&["permitted-devices"])?;
     ensure!(said.contains("No devices"), "permitted-devices says: {said}");
     Ok(())
+}
+
+/// Keeps a key for a VM that is off, and takes it away again.
+fn keys(host: &Host) -> Result<()> {
+    let public = host.work_dir().join("key.pub").to_string_lossy().into_owned();
+    host.apply(&manifest::plain_vm("keyed", "Halted"))?;
+    let add = ["credentials", "add-ssh-key", "keyed", "--user", "demo", "--file", &public];
+    let said = host.ferrovirt(&add)?;
+    ensure!(said.starts_with("the key was put into the new secret/keyed-ssh-key-"), "add-ssh-key says: {said}");
+    let said = host.ferrovirt(&add)?;
+    ensure!(said.trim().ends_with("already has this key"), "add-ssh-key says: {said}");
+    let said = host.ferrovirt(&["credentials", "remove-ssh-key", "keyed", "--user", "demo", "--file", &public])?;
+    ensure!(said.starts_with("the key was removed from secret/keyed-ssh-key-"), "remove-ssh-key says: {said}");
+    let password = ["credentials", "set-password", "keyed", "--user", "demo", "--password", "x"];
+    let said = host.try_ferrovirt(&password, "")?.failure()?;
+    ensure!(said.contains("accessCredentials"), "set-password says: {said}");
+    host.ferrovirt(&["delete", "vm", "keyed"]).map(drop)
 }
 
 /// Someone who may write VMs and nothing else tries to reach through one what they could not reach with a pod.
