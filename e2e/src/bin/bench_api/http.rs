@@ -39,19 +39,18 @@ impl Access {
         Ok(Self { address: address.to_owned(), tls: Arc::new(tls) })
     }
 
-    /// From a kubeconfig that has everything in it.
+    /// From a kubeconfig that has everything in it, as JSON.
     pub fn from_kubeconfig(text: &str) -> Result<Self> {
-        let value = |key: &str| {
-            let line = text.lines().map(str::trim).find_map(|line| line.trim_start_matches("- ").strip_prefix(key));
-            line.map(|value| value.trim().trim_matches('"').to_owned()).with_context(|| format!("no {key} in it"))
-        };
-        let pem = |key: &str| -> Result<String> { Ok(String::from_utf8(STANDARD.decode(value(key)?)?)?) };
-        let server = value("server:")?;
+        let config: serde_json::Value = serde_json::from_str(text)?;
+        let (cluster, user) = (&config["clusters"][0]["cluster"], &config["users"][0]["user"]);
+        let text =
+            |value: &serde_json::Value| value.as_str().map(str::to_owned).context("the kubeconfig is incomplete");
+        let pem = |value| -> Result<String> { Ok(String::from_utf8(STANDARD.decode(text(value)?)?)?) };
         Self::new(
-            server.trim_start_matches("https://"),
-            &pem("certificate-authority-data:")?,
-            &pem("client-certificate-data:")?,
-            &pem("client-key-data:")?,
+            text(&cluster["server"])?.trim_start_matches("https://"),
+            &pem(&cluster["certificate-authority-data"])?,
+            &pem(&user["client-certificate-data"])?,
+            &pem(&user["client-key-data"])?,
         )
     }
 }

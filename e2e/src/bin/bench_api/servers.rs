@@ -161,7 +161,9 @@ impl Kubernetes {
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
         let certificate = params.self_signed(&key)?.pem();
         fs::write(work.join("ca.crt"), &certificate)?;
-        fs::write(work.join("service-account.key"), KeyPair::generate()?.serialize_pem())?;
+        let accounts = KeyPair::generate()?;
+        fs::write(work.join("service-account.key"), accounts.serialize_pem())?;
+        fs::write(work.join("service-account.pub"), accounts.public_key_pem())?;
         let empty = (String::new(), String::new());
         let mut made = Self {
             programs,
@@ -224,7 +226,7 @@ impl Target for Kubernetes {
             "--authorization-mode=RBAC".into(),
             "--service-cluster-ip-range=10.96.0.0/16".into(),
             "--service-account-issuer=https://kubernetes.default.svc".into(),
-            format!("--service-account-key-file={}", file("service-account.key")),
+            format!("--service-account-key-file={}", file("service-account.pub")),
             format!("--service-account-signing-key-file={}", file("service-account.key")),
         ]);
         self.apiserver = Some(Running::start("kube-apiserver", &mut apiserver, &self.work.join("kube-apiserver.log"))?);
