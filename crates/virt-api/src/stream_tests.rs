@@ -101,3 +101,44 @@ async fn a_slow_reader_holds_the_guest_back() {
     );
     drop(client);
 }
+
+/// Whatever a client sends as websocket frames, its stream ends or goes on: no panic, and nothing else is touched.
+#[tokio::test]
+async fn no_frames_make_the_stream_stumble() {
+    let rounds = if std::env::var_os("FERROVIRT_LONG").is_some() { 100_000 } else { 500 };
+    for round in 0..rounds {
+        let mut state: u64 = round;
+        let mut next = move || {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = state;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            z ^ (z >> 31)
+        };
+        // Frames of every kind and length, masked or not, some with lengths that are not true.
+        let mut bytes = Vec::new();
+        for _ in 0..1 + next() % 5 {
+            let opcode = [0x0, 0x1, 0x2, 0x8, 0x9, 0xa, 0x3, 0xf][(next() % 8) as usize];
+            let flags = [0x80, 0x00, 0xc0, 0xf0][(next() % 4) as usize];
+            let payload: Vec<u8> = (0..next() % 200).map(|_| next() as u8).collect();
+            bytes.push(flags | opcode);
+            let mask = if next() % 8 == 0 { 0 } else { 0x80 };
+            match next() % 6 {
+                0 => bytes.extend([&[mask | 127][..], &next().to_be_bytes()].concat()),
+                1 => bytes.extend([&[mask | 126][..], &(next() as u16).to_be_bytes()].concat()),
+                _ if payload.len() < 126 => bytes.push(mask | payload.len() as u8),
+                _ => bytes.extend([&[mask | 126][..], &(payload.len() as u16).to_be_bytes()].concat()),
+            }
+            bytes.extend((next() as u32).to_be_bytes());
+            bytes.extend(payload);
+        }
+        let framing = if round % 2 == 0 { Framing::Bytes } else { Framing::Datagrams };
+        let (mut client, server) = tokio::io::duplex(1 << 16);
+        let (guest, target) = tokio::io::duplex(1 << 16);
+        let server = WebSocketStream::from_raw_socket(server, Role::Server, None).await;
+        let task = tokio::spawn(join(server, target, framing, PATIENCE, pending()));
+        client.write_all(&bytes).await.unwrap();
+        drop((client, guest));
+        assert!(task.await.is_ok(), "round {round}: {bytes:02x?}");
+    }
+}

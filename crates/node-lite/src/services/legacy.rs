@@ -149,3 +149,104 @@ fn new_address(address: &EndpointAddress, ready: bool) -> Endpoint {
         ..Default::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::services::endpoints::{PodFacts, slices};
+
+    fn service(spec: Value) -> Service {
+        let object = json!({ "metadata": { "name": "web", "namespace": "default", "uid": "u" }, "spec": spec });
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn pod(name: &str, ip: &str, ready: bool, terminating: bool) -> PodFacts {
+        PodFacts {
+            namespace: "default".into(),
+            name: name.into(),
+            labels: [("app".into(), "web".into())].into(),
+            ips: vec![ip.into()],
+            ready,
+            terminating,
+            ..Default::default()
+        }
+    }
+
+    fn shown(endpoints: &Endpoints) -> Value {
+        let mut value = serde_json::to_value(&endpoints.subsets).unwrap();
+        for subset in value.as_array_mut().into_iter().flatten() {
+            for list in ["addresses", "notReadyAddresses"] {
+                for address in subset.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+                    *address = address["ip"].take();
+                }
+            }
+        }
+        value
+    }
+
+    #[test]
+    fn the_old_form_says_what_the_slices_say() {
+        let web = service(json!({ "selector": { "app": "web" }, "ports": [{ "port": 80, "targetPort": 8080 }] }));
+        let pods = [
+            pod("a", "10.0.0.2", true, false),
+            pod("b", "10.0.0.3", false, false),
+            pod("c", "10.0.0.4", true, true),
+            pod("d", "fd00::1", true, false),
+        ];
+        let endpoints = endpoints_of(&web, &slices(&web, pods.iter()).unwrap());
+        assert_eq!(
+            shown(&endpoints),
+            json!([{ "addresses": ["10.0.0.2"], "notReadyAddresses": ["10.0.0.3"],
+                     "ports": [{ "port": 8080, "protocol": "TCP" }] }])
+        );
+        assert_eq!(endpoints.metadata.labels.unwrap()[OLD_MANAGED_BY], OLD_MANAGER);
+        let empty = endpoints_of(&web, &slices(&web, [].into_iter()).unwrap());
+        assert_eq!(empty.subsets, None, "an object that says nobody is there");
+    }
+
+    #[test]
+    fn more_than_it_may_hold_is_said_to_be_cut() {
+        let web = service(json!({ "selector": { "app": "web" }, "ports": [{ "port": 80 }] }));
+        let pods: Vec<PodFacts> =
+            (0..1001).map(|n| pod(&format!("p{n}"), &format!("10.1.{}.{}", n / 250, n % 250), true, false)).collect();
+        let endpoints = endpoints_of(&web, &slices(&web, pods.iter()).unwrap());
+        let count: usize =
+            endpoints.subsets.iter().flatten().map(|subset| subset.addresses.as_ref().map_or(0, Vec::len)).sum();
+        assert_eq!(count, MAX_ENDPOINTS);
+        assert_eq!(endpoints.metadata.annotations.unwrap()[OVER_CAPACITY], "truncated");
+    }
+
+    #[test]
+    fn endpoints_of_somebody_else_are_mirrored() {
+        let plain = service(json!({ "ports": [{ "port": 80 }] }));
+        let endpoints = |metadata: Value| -> Endpoints {
+            let object = json!({ "metadata": metadata, "subsets": [
+                { "addresses": [{ "ip": "10.1.2.3" }, { "ip": "fd00::1" }], "notReadyAddresses": [{ "ip": "10.1.2.4" }],
+                  "ports": [{ "port": 80 }] },
+                { "addresses": [{ "ip": "10.1.2.3" }], "ports": [{ "name": "b", "port": 81 }] }]});
+            serde_json::from_value(object).unwrap()
+        };
+        let made = mirrored(&endpoints(json!({ "name": "web", "namespace": "default" })), &plain).unwrap();
+        let shown: Vec<String> = made
+            .iter()
+            .map(|slice| {
+                let addresses: Vec<&str> =
+                    slice.endpoints.iter().flatten().map(|endpoint| endpoint.addresses[0].as_str()).collect();
+                format!("{} {} {:?}", slice.address_type, addresses.join(","), slice.ports.as_ref().unwrap()[0].port)
+            })
+            .collect();
+        assert_eq!(shown, ["IPv4 10.1.2.3,10.1.2.4 Some(80)", "IPv6 fd00::1 Some(80)", "IPv4 10.1.2.3 Some(81)"]);
+        let names: std::collections::BTreeSet<_> = made.iter().map(|slice| slice.metadata.name.clone()).collect();
+        assert_eq!(names.len(), 3);
+        assert!(made[0].metadata.name.as_ref().unwrap().starts_with("web-"));
+
+        let skipped = json!({ "name": "web", "labels": { SKIP_MIRROR: "true" } });
+        assert_eq!(mirrored(&endpoints(skipped), &plain), None);
+        let ours = json!({ "name": "web", "labels": { OLD_MANAGED_BY: OLD_MANAGER } });
+        assert_eq!(mirrored(&endpoints(ours), &plain), None);
+        let selecting = service(json!({ "selector": { "app": "web" } }));
+        assert_eq!(mirrored(&endpoints(json!({ "name": "web" })), &selecting), None);
+    }
+}
