@@ -1,12 +1,19 @@
 //! Hosts themselves: starting twice, side by side, without root, for other users, and without emulation.
 
-use std::{fs, os::unix::fs::PermissionsExt, process::ExitCode};
+use std::{
+    fs,
+    io::{ErrorKind, Write},
+    os::unix::fs::PermissionsExt,
+    path::PathBuf,
+    process::ExitCode,
+};
 
 use anyhow::{Context, Result, ensure};
 use ferrovirt_e2e::{
     Case, Host, Options, command, manifest, suite,
     wait::{self, Seen},
 };
+use serde_json::json;
 
 const CASES: &[Case] = &[
     ("status_says_how_to_connect", status_says_how_to_connect),
@@ -16,6 +23,8 @@ const CASES: &[Case] = &[
     ("other_users_get_their_own_credentials", other_users_get_their_own_credentials),
     ("logs_are_json_when_asked", logs_are_json_when_asked),
     ("certificates_are_renewed_while_it_runs", certificates_are_renewed_while_it_runs),
+    ("a_backup_brings_everything_back", a_backup_brings_everything_back),
+    ("a_full_disk_stops_writes_and_nothing_else", a_full_disk_stops_writes_and_nothing_else),
     ("two_hosts_side_by_side", two_hosts_side_by_side),
     ("down_and_up_start_the_same_vms", down_and_up_start_the_same_vms),
     ("no_emulation_refuses_with_the_reason", no_emulation_refuses_with_the_reason),
@@ -149,6 +158,113 @@ fn certificates_are_renewed_while_it_runs(_: &Host) -> Result<()> {
     host.kubectl(&["get", "namespaces"])?;
     ensure!(host.up_process()? == up, "the host was restarted");
     host.down().map(drop)
+}
+
+fn a_backup_brings_everything_back(_: &Host) -> Result<()> {
+    let host = Host::start_with(Options { no_image: true, ..Options::default() })?;
+    let backup = host.work_dir().join("backup").display().to_string();
+    host.kubectl(&["create", "configmap", "kept"])?;
+    ensure!(host.ferrovirt(&["fsck"])?.contains("is whole"), "a running host is not whole");
+    ensure!(host.ferrovirt(&["backup", &backup])?.contains("objects"), "the backup says nothing");
+    let said = host.try_ferrovirt(&["backup", &backup], "")?.failure()?;
+    ensure!(said.contains("is not empty"), "a second backup to the same place says: {said}");
+    host.kubectl(&["create", "configmap", "later"])?;
+    let said = host.try_ferrovirt(&["restore", &backup, "--replace"], "")?.failure()?;
+    ensure!(said.contains("ferrovirt down"), "restoring under a running host says: {said}");
+    host.down()?;
+    let said = host.try_ferrovirt(&["restore", &backup], "")?.failure()?;
+    ensure!(said.contains("--replace"), "restoring over objects says: {said}");
+
+    // Damage in the middle is found, named and not started from.
+    let store = host.data_dir().join("store");
+    let mut names: Vec<_> = fs::read_dir(&store)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    names.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("log-")));
+    names.sort();
+    let log = names.first().context("the store has no log")?;
+    let mut bytes = fs::read(log)?;
+    let middle = bytes.len().min(40_000) / 2;
+    bytes[middle..middle + 64].fill(0xa5);
+    fs::write(log, bytes)?;
+    let said = host.try_ferrovirt(&["fsck"], "")?.failure()?;
+    ensure!(said.contains("is damaged at byte"), "fsck of a damaged store says: {said}");
+    let said = format!("{:#}", host.up().err().context("a host starts from a damaged store")?);
+    ensure!(said.contains("is damaged at byte"), "starting from a damaged store says: {said}");
+
+    ensure!(host.ferrovirt(&["restore", &backup, "--replace"])?.contains("store.old"), "nothing was put aside");
+    host.up()?;
+    host.kubectl(&["get", "configmap", "kept"])?;
+    let said = host.try_kubectl(&["get", "configmap", "later"], "")?.failure()?;
+    ensure!(said.contains("NotFound"), "an object from after the backup: {said}");
+    host.kubectl(&["create", "configmap", "after"])?;
+    host.down()
+}
+
+/// A file system in memory that is gone with this value, whatever happens.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(at: PathBuf) -> Result<Self> {
+        fs::create_dir_all(&at)?;
+        command::output("mount", &["-t", "tmpfs", "-o", "size=8m", "ferrovirt-e2e", &at.display().to_string()])?;
+        Ok(Self(at))
+    }
+
+    /// Takes all the space that is left.
+    fn fill(&self) -> Result<PathBuf> {
+        let path = self.0.join("ballast");
+        let mut file = fs::File::create(&path)?;
+        loop {
+            match file.write_all(&[0; 4096]) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::StorageFull => return Ok(path),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = command::output("umount", &["--lazy", &self.0.display().to_string()]);
+    }
+}
+
+fn a_full_disk_stops_writes_and_nothing_else(_: &Host) -> Result<()> {
+    let host = Host::prepare(Options { no_image: true, ..Options::default() })?;
+    let disk = SmallDisk::mount(host.data_dir().join("store"))?;
+    host.up()?;
+    host.kubectl(&["create", "configmap", "before"])?;
+    let pid = host.up_process()?.pid;
+    let ballast = disk.fill()?;
+    // What was reserved before may still take a few writes.
+    let large = |name: &str| {
+        let meta = json!({ "name": name });
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": { "a": "x".repeat(900_000) } })
+            .to_string()
+    };
+    let refused = (0..12).find_map(|i| {
+        let outcome = host.try_kubectl(&["create", "-f", "-"], &large(&format!("large-{i}")));
+        outcome.map(|o| if o.succeeded() { None } else { Some(o) }).transpose()
+    });
+    let said = refused.context("a full disk takes ten megabytes")??.failure()?;
+    ensure!(said.contains("the store cannot write") && said.contains("No space left"), "a full disk says: {said}");
+    host.kubectl(&["get", "configmap", "before"])?;
+    let events = host.kubectl(&["get", "--raw", "/api/v1/namespaces/default/configmaps?watch=1&timeoutSeconds=1"])?;
+    ensure!(events.contains("\"before\""), "a watch on a full disk says: {events}");
+    let said = host.try_kubectl(&["create", "-f", "-"], &large("again"))?.failure()?;
+    ensure!(said.contains("No space left"), "a second write says: {said}");
+
+    fs::remove_file(ballast)?;
+    host.kubectl(&["create", "configmap", "after"])?;
+    ensure!(host.up_process()?.pid == pid, "another process runs");
+    host.kill_up()?;
+    host.up()?;
+    host.kubectl(&["get", "configmap", "before", "after"])?;
+    let said = host.try_kubectl(&["get", "configmap", "again"], "")?.failure()?;
+    ensure!(said.contains("NotFound"), "a write that failed is there: {said}");
+    // The mount is ours, and a host that is down leaves none behind.
+    drop(disk);
+    host.down()
 }
 
 fn two_hosts_side_by_side(host: &Host) -> Result<()> {
