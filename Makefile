@@ -12,7 +12,7 @@ export FERROVIRT_BIN_DIR ?= $(CARGO_TARGET_DIR)/dist
 export FERROVIRT_GUEST_DIR ?= $(FERROVIRT_CACHE)/guest
 export PREFIX ?= /usr/local
 
-.PHONY: help up down deps build image debian-image clients test lint bench bench-api bench-console bench-disk bench-scale nightly images conformance client-matrix kubernetes-up kubernetes-down e2e-kubernetes bench-kubernetes deny gen
+.PHONY: help up down deps build image debian-image clients test lint bench bench-api bench-console bench-disk bench-scale nightly images conformance client-matrix differential kubernetes-up kubernetes-down e2e-kubernetes bench-kubernetes deny gen
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -73,8 +73,11 @@ nightly: deps build debian-image clients deny ## the long forms: fuzzing, hundre
 conformance: deps build ## Kubernetes' own conformance tests, those that apply (ONLY=pattern for some of them)
 	@scripts/conformance.sh $(ONLY)
 
-client-matrix: deps build ## kubectl 1.36, Helm, client-go and the Python client against a host
+client-matrix: deps build ## kubectl 1.36 and 1.32, Helm, client-go and the Python client against a host
 	@scripts/client-matrix.sh
+
+differential: deps build ## the same requests to a host and to a kube-apiserver; what differs (ONLY=pattern for some cases)
+	@scripts/differential.sh $(ONLY)
 
 images: build ## the images of a cluster installation, as OCI archives
 	@scripts/images.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Stock clients against a host of their own: kubectl 1.36, Helm, client-go and the Python client. (kubectl of the system
-# and kube-rs are in `make test`.)
+# Stock clients against a host of their own: kubectl 1.36 and the one of the system (1.32 where this was written),
+# Helm, client-go and the Python client. (kube-rs is in `make test`.)
 #
 # Needs Go, Python with venv, and the programs in $FERROVIRT_BIN_DIR.
 set -euo pipefail
@@ -33,15 +33,19 @@ expect() {
     [[ $said == *"$words"* ]] || fail "$*: no \"$words\" in: $said"
 }
 
+# check_kubectl PROGRAM: in a namespace of its own.
 check_kubectl() {
-    local manifest=$work/map.yaml
+    local manifest=$work/map.yaml kubectl=$1
+    expect created "$kubectl" create namespace matrix
+    expect modified "$kubectl" config set-context --current --namespace=matrix
+    "$kubectl" wait --for=create serviceaccount/default --timeout=30s >/dev/null || fail "a namespace gets no account"
     expect "Server Version: v1.36" "$kubectl" version
     expect created "$kubectl" create configmap one --from-literal=a=1
     expect created "$kubectl" create secret generic two --from-literal=b=2
     expect created "$kubectl" create service clusterip three --tcp=80:80
     expect created "$kubectl" create serviceaccount four
     expect created "$kubectl" create role five --verb=get --resource=pods
-    expect created "$kubectl" create rolebinding six --role=five --serviceaccount=default:four
+    expect created "$kubectl" create rolebinding six --role=five --serviceaccount=matrix:four
     expect created "$kubectl" create quota seven --hard=pods=100
     expect created "$kubectl" create poddisruptionbudget eight --selector=a=b --min-available=1
     expect created "$kubectl" create priorityclass nine --value=9
@@ -60,8 +64,8 @@ check_kubectl() {
     expect runStrategy "$kubectl" explain virtualmachine.spec
     expect "FIELD: containers" "$kubectl" explain pod.spec.containers
     expect yes "$kubectl" auth can-i create pods
-    expect yes "$kubectl" auth can-i get pods --as=system:serviceaccount:default:four
-    if "$kubectl" auth can-i delete pods --as=system:serviceaccount:default:four >/dev/null; then fail "an account may too much"; fi
+    expect yes "$kubectl" auth can-i get pods --as=system:serviceaccount:matrix:four
+    if "$kubectl" auth can-i delete pods --as=system:serviceaccount:matrix:four >/dev/null; then fail "an account may too much"; fi
     expect '"gitVersion"' "$kubectl" get --raw /version
     expect virtualmachines "$kubectl" api-resources --api-group=kubevirt.io
     expect "manager: kubectl-create" "$kubectl" get configmap one -o yaml --show-managed-fields
@@ -71,6 +75,9 @@ check_kubectl() {
     expect replaced "$kubectl" replace -f "$manifest"
     expect deleted "$kubectl" delete configmap one applied
     expect deleted "$kubectl" delete namespace ten
+    expect deleted "$kubectl" delete priorityclass nine
+    expect modified "$kubectl" config set-context --current --namespace=default
+    expect deleted "$kubectl" delete namespace matrix
     echo "kubectl $("$kubectl" version --client | sed -n 's/^Client Version: //p'): ok"
 }
 
@@ -115,7 +122,8 @@ check_python() {
     "$venv/bin/python" "$here/scripts/clients/python/check.py"
 }
 
-check_kubectl
+check_kubectl "$kubectl"
+check_kubectl kubectl
 check_helm
 check_python
 check_client_go
