@@ -1,28 +1,36 @@
-//! APIServices whose Service is served in this process.
+//! APIServices: group versions that somebody else serves, in this process or behind a Service.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use http::{Method, Request, Response};
 use serde_json::Value;
 
 use crate::authn::User;
+use crate::front_proxy;
 use crate::http::body::{self, Body};
+use crate::http::outbound::Destination;
 use crate::object::{self, at, text};
 use crate::server::Server;
 use crate::status::ApiError;
 use crate::storage::parse;
 
-const STORAGE: &str = "apiregistration.k8s.io/apiservices";
+pub const STORAGE: &str = "apiregistration.k8s.io/apiservices";
+/// How long a server behind an APIService may take to say what it serves.
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One delegated group version.
 #[derive(Debug, Clone)]
 pub struct Route {
     pub group: String,
     pub version: String,
-    namespace: String,
-    service: String,
+    pub namespace: String,
+    pub service: String,
+    destination: Destination,
+    /// Nobody said yet that it does not answer.
+    pub available: bool,
     pub group_priority: i64,
     pub version_priority: i64,
 }
@@ -33,11 +41,14 @@ type Routes = HashMap<(String, String), Route>;
 #[derive(Debug, Default)]
 pub struct Aggregation {
     routes: RwLock<Option<Arc<Routes>>>,
+    /// Told when an APIService changes.
+    pub changed: tokio::sync::Notify,
 }
 
 impl Aggregation {
     pub fn invalidate(&self) {
         *self.routes.write().unwrap_or_else(PoisonError::into_inner) = None;
+        self.changed.notify_one();
     }
 
     pub fn find(&self, server: &Server, group: &str, version: &str) -> Option<Route> {
@@ -66,23 +77,16 @@ impl Aggregation {
         .clone()
     }
 
-    /// `Available`, as far as this process can know it.
+    /// `Available`, as far as it can be known without asking anybody.
     pub fn set_condition(&self, server: &Server, api_service: &mut Value) {
-        match route(api_service) {
-            None => object::set_condition(
-                api_service,
-                "Available",
-                "True",
-                "Local",
-                "Local APIServices are always available",
-            ),
-            Some(route) if server.in_process(&route.namespace, &route.service).is_some() => {
-                object::set_condition(api_service, "Available", "True", "Passed", "all checks passed");
-            }
-            Some(route) => {
-                let message = format!("service/{} in \"{}\" is not present", route.service, route.namespace);
-                object::set_condition(api_service, "Available", "False", "ServiceNotFound", &message);
-            }
+        let Some(route) = route(api_service) else {
+            let message = "Local APIServices are always available";
+            return object::set_condition(api_service, "Available", "True", "Local", message);
+        };
+        if server.in_process(&route.namespace, &route.service).is_some() {
+            object::set_condition(api_service, "Available", "True", "Passed", "all checks passed");
+        } else if let Err(error) = route.destination.address(server) {
+            object::set_condition(api_service, "Available", "False", error.reason(), &error.to_string());
         }
     }
 }
@@ -95,37 +99,74 @@ fn route(api_service: &Value) -> Option<Route> {
         version: text(spec, &["version"]).to_owned(),
         namespace: text(service, &["namespace"]).to_owned(),
         service: text(service, &["name"]).to_owned(),
+        destination: Destination::of_api_service(spec),
+        available: object::condition(api_service, "Available").is_none_or(|c| c["status"] != "False"),
         group_priority: spec["groupPriorityMinimum"].as_i64().unwrap_or(0),
         version_priority: spec["versionPriority"].as_i64().unwrap_or(0),
     })
 }
 
-/// Hands a request to the handler that serves its group version.
+/// Whether the server behind a route answers: the reason and the message of the condition if it does not.
+pub async fn check(server: &Arc<Server>, route: &Route) -> Result<(), (&'static str, String)> {
+    if server.in_process(&route.namespace, &route.service).is_some() {
+        return Ok(());
+    }
+    let (address, port) = route.destination.address(server).map_err(|e| (e.reason(), e.to_string()))?;
+    let user = User::new("system:kube-aggregator", &["system:masters"]);
+    let answer = tokio::time::timeout(DISCOVERY_TIMEOUT, ask(server, route, &user)).await;
+    let why = match answer {
+        Ok(Ok(_)) => return Ok(()),
+        Ok(Err(why)) => why,
+        Err(_) => "context deadline exceeded".to_owned(),
+    };
+    let url = format!("https://{address}:{port}/apis/{}/{}", route.group, route.version);
+    Err(("FailedDiscoveryCheck", format!("failing or missing response from {url}: {why}")))
+}
+
+/// Hands a request to whoever serves its group version.
 pub fn forward(
-    server: &Server,
+    server: &Arc<Server>,
     route: &Route,
     user: User,
     mut request: Request<Body>,
 ) -> BoxFuture<'static, Response<Body>> {
-    let Some(handler) = server.in_process(&route.namespace, &route.service) else {
+    if let Some(handler) = server.in_process(&route.namespace, &route.service) {
+        request.extensions_mut().insert(user);
+        return handler(request);
+    }
+    if !route.available {
         return Box::pin(std::future::ready(body::error(&ApiError::unavailable("service unavailable"))));
-    };
-    request.extensions_mut().insert(user);
-    handler(request)
+    }
+    let (server, destination) = (server.clone(), route.destination.clone());
+    Box::pin(async move {
+        match front_proxy::pass_on(&server, &destination, &user, request).await {
+            Ok(response) => response,
+            Err(why) => body::error(&ApiError::unavailable(format!("error trying to reach service: {why}"))),
+        }
+    })
 }
 
 /// The resources that a delegated group version has, as its server lists them.
-pub async fn resources(server: &Server, route: &Route, user: &User) -> Option<Value> {
+pub async fn resources(server: &Arc<Server>, route: &Route, user: &User) -> Option<Value> {
+    tokio::time::timeout(DISCOVERY_TIMEOUT, ask(server, route, user)).await.ok()?.ok()
+}
+
+async fn ask(server: &Arc<Server>, route: &Route, user: &User) -> Result<Value, String> {
     let request = Request::builder()
         .method(Method::GET)
         .uri(format!("/apis/{}/{}", route.group, route.version))
         .header(http::header::ACCEPT, "application/json")
         .body(body::empty())
-        .ok()?;
-    let response = forward(server, route, user.clone(), request).await;
-    if !response.status().is_success() {
-        return None;
+        .map_err(|e| e.to_string())?;
+    let response = match server.in_process(&route.namespace, &route.service) {
+        Some(_) => forward(server, route, user.clone(), request).await,
+        // Also one that is not available: this is how it becomes available again.
+        None => front_proxy::pass_on(server, &route.destination, user, request).await?,
+    };
+    let status = response.status();
+    let bytes = body::read(response.into_body()).await.map_err(|e| e.message().to_owned())?;
+    if !status.is_success() {
+        return Err(format!("bad status from it: {status}"));
     }
-    let bytes = body::read(response.into_body()).await.ok()?;
-    serde_json::from_slice(&bytes).ok()
+    serde_json::from_slice(&bytes).map_err(|e| format!("its answer is not JSON: {e}"))
 }

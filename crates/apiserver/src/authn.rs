@@ -194,4 +194,22 @@ mod tests {
             assert!(StaticTokens::parse(bad).is_err(), "{bad}");
         }
     }
+
+    #[test]
+    fn no_certificate_makes_the_reader_stumble() {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(vec!["a".to_owned()]).unwrap();
+        params.distinguished_name.push(rcgen::DnType::CommonName, "alice");
+        params.distinguished_name.push(rcgen::DnType::OrganizationName, "ops");
+        let der = params.self_signed(&key).unwrap().der().to_vec();
+        assert_eq!(from_certificate(&der).unwrap().name, "alice");
+        for at in 0..der.len() {
+            for value in [0, 0x7f, 0x80, 0xff, der[at] ^ 1] {
+                let mut damaged = der.clone();
+                damaged[at] = value;
+                let _ = (from_certificate(&damaged), expiry(&damaged));
+            }
+            let _ = (from_certificate(&der[..at]), expiry(&der[..at]));
+        }
+    }
 }

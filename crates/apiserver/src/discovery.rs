@@ -1,5 +1,7 @@
 //! Discovery: which groups, versions and resources there are; one document at a time, or all at once (aggregated).
 
+use std::sync::Arc;
+
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 
@@ -19,7 +21,7 @@ struct GroupVersions {
 
 /// Answers `/api`, `/apis` and what is below them down to a version. None: not a discovery path.
 pub async fn handle(
-    server: &Server,
+    server: &Arc<Server>,
     user: &User,
     path: &str,
     headers: &HeaderMap,
@@ -48,16 +50,16 @@ fn plain(server: &Server, path: &str, headers: &HeaderMap) -> Option<Result<Resp
             json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": ""}]})
         }
         ["apis"] => {
-            let groups: Vec<Value> =
-                groups(server).iter().filter(|g| !g.group.is_empty()).map(group_document).collect();
+            let mut groups = groups(server);
+            groups.iter_mut().for_each(|g| g.versions.retain(|(_, r)| !r.as_ref().is_some_and(|r| hidden(server, r))));
+            groups.retain(|g| !g.group.is_empty() && !g.versions.is_empty());
+            let groups: Vec<Value> = groups.iter().map(group_document).collect();
             json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
         }
         ["api", "v1"] => resource_list(&server.registry.snapshot(), "", "v1"),
         ["apis", group] => {
             let all = groups(server);
-            let Some(found) = all.iter().find(|g| g.group == *group) else {
-                return Some(Err(ApiError::no_route()));
-            };
+            let found = all.iter().find(|g| g.group == *group)?;
             let mut document = group_document(found);
             document["kind"] = "APIGroup".into();
             document["apiVersion"] = "v1".into();
@@ -65,9 +67,7 @@ fn plain(server: &Server, path: &str, headers: &HeaderMap) -> Option<Result<Resp
         }
         ["apis", group, version] => {
             let snapshot = server.registry.snapshot();
-            if snapshot.in_version(group, version).next().is_none() {
-                return Some(Err(ApiError::no_route()));
-            }
+            snapshot.in_version(group, version).next()?;
             resource_list(&snapshot, group, version)
         }
         _ => return None,
@@ -100,6 +100,11 @@ fn groups(server: &Server) -> Vec<GroupVersions> {
         }
     }
     all
+}
+
+/// A delegated group version whose server does not answer.
+fn hidden(server: &Server, route: &Route) -> bool {
+    !route.available && server.in_process(&route.namespace, &route.service).is_none()
 }
 
 fn group_document(group: &GroupVersions) -> Value {
@@ -143,6 +148,9 @@ fn subresources(resource: &Resource, version: &Version) -> Vec<(&'static str, Va
         };
         list.push((name, kind, verbs));
     }
+    if !resource.custom {
+        list.sort_by_key(|(name, _, _)| *name);
+    }
     list
 }
 
@@ -176,7 +184,11 @@ fn resource_list(snapshot: &Snapshot, group: &str, version: &str) -> Value {
         }
     }
     let group_version = crate::object::api_version(group, version);
-    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources})
+    let mut list = json!({"kind": "APIResourceList", "groupVersion": group_version, "resources": resources});
+    if !group.is_empty() {
+        list["apiVersion"] = "v1".into();
+    }
+    list
 }
 
 /// Opaque to clients; equal as long as objects are stored the same way, and the same as kube-apiserver's.
@@ -188,7 +200,7 @@ fn storage_hash(resource: &Resource) -> String {
 }
 
 async fn aggregated(
-    server: &Server,
+    server: &Arc<Server>,
     user: &User,
     core: bool,
     version: &'static str,
@@ -203,6 +215,7 @@ async fn aggregated(
         for (name, route) in &group.versions {
             let (resources, freshness) = match route {
                 None => (local_discovery(&snapshot, &group.group, name), "Current"),
+                Some(route) if hidden(server, route) => (Vec::new(), "Stale"),
                 Some(route) => match aggregation::resources(server, route, user).await {
                     Some(list) => (delegated_discovery(&list, route), "Current"),
                     None => (Vec::new(), "Stale"),

@@ -3,7 +3,7 @@
 //! ```text
 //!  TLS listener ──┐
 //!                 ├─> recover ─> authn ─> authz ─> route ─┬─> discovery, OpenAPI, health
-//!  in-process ────┘                                       ├─> aggregation (APIService handlers)
+//!  in-process ────┘                                       ├─> aggregation (APIService handlers and servers)
 //!                                                         └─> rest: one path for every resource
 //!                                                               schema ─> admission ─> store
 //! ```
@@ -21,6 +21,7 @@ mod authz;
 mod controllers;
 mod crd;
 mod discovery;
+mod front_proxy;
 mod http;
 mod object;
 mod openapi;
@@ -35,6 +36,7 @@ mod storage;
 mod tokens;
 
 pub use authn::{CredentialExpiry, StaticTokens, TokenFileError, User};
+pub use front_proxy::FrontProxy;
 pub use http::body::{Body, BoxError};
 pub use http::certificate::ServingCertificate;
 pub use http::serve::TlsConfig;

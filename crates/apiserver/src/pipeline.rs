@@ -22,6 +22,9 @@ use crate::status::ApiError;
 use crate::tokens::{self, ISSUER};
 use crate::{discovery, openapi};
 
+/// What Go's server says of a path that nobody serves.
+const NOT_FOUND: &str = "404 page not found\n";
+
 /// Boxed: controllers that run inside the pipeline's tasks call it again.
 pub fn handle(server: Arc<Server>, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
     Box::pin(async move {
@@ -63,7 +66,9 @@ async fn run(
         return Ok(aggregation::forward(&server, &route, user, request).await);
     }
     match info.target {
+        None if !matches!(info.verb, "get" | "head") => Err(ApiError::method_not_allowed()),
         None => plain(&server, &user, &info.path, request.headers()).await,
+        Some(_) if request.method() == http::Method::HEAD => Err(ApiError::method_not_allowed()),
         Some(_) => resource(server, user, info, query, request).await,
     }
 }
@@ -161,13 +166,16 @@ fn delegate(server: &Server, info: &RequestInfo) -> Option<Route> {
 }
 
 /// Everything that is not a resource.
-async fn plain(server: &Server, user: &User, path: &str, headers: &HeaderMap) -> Result<Response<Body>, ApiError> {
+async fn plain(server: &Arc<Server>, user: &User, path: &str, headers: &HeaderMap) -> Result<Response<Body>, ApiError> {
     let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
     match first {
         "healthz" | "livez" | "readyz" if server.stop.is_cancelled() => {
             Ok(body::text(StatusCode::INTERNAL_SERVER_ERROR, "shutting down"))
         }
-        "healthz" | "livez" | "readyz" => Ok(body::text(StatusCode::OK, "ok")),
+        "healthz" | "livez" | "readyz" => match path.trim_matches('/').split_once('/') {
+            None | Some((_, "ping" | "log" | "etcd")) => Ok(body::text(StatusCode::OK, "ok")),
+            Some(_) => Ok(body::text(StatusCode::NOT_FOUND, NOT_FOUND)),
+        },
         "version" => Ok(body::json(StatusCode::OK, &version())),
         "metrics" => Ok(metrics(server).await),
         "openapi" => openapi::handle(server, path, headers),
@@ -182,7 +190,10 @@ async fn plain(server: &Server, user: &User, path: &str, headers: &HeaderMap) ->
             StatusCode::OK,
             &json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/openid/v1/jwks", "/readyz", "/version", "/.well-known/openid-configuration"]}),
         )),
-        _ => discovery::handle(server, user, path, headers).await.unwrap_or_else(|| Err(ApiError::no_route())),
+        _ => match discovery::handle(server, user, path, headers).await {
+            Some(answer) => answer,
+            None => Ok(body::text(StatusCode::NOT_FOUND, NOT_FOUND)),
+        },
     }
 }
 

@@ -21,6 +21,7 @@ use crate::audit::Audit;
 use crate::authn::{StaticTokens, User};
 use crate::authz::{self, Rbac};
 use crate::controllers::{self, Client};
+use crate::front_proxy::FrontProxy;
 use crate::http::body::Body;
 use crate::http::serve::{self, TlsConfig};
 use crate::openapi;
@@ -52,6 +53,8 @@ pub struct Config {
     pub service_account_key_pem: Option<String>,
     /// The authority of the serving certificate, published to every namespace as `kube-root-ca.crt`.
     pub root_ca_pem: Option<String>,
+    /// Who this server is to extension API servers. Without it they learn nothing about who asks.
+    pub front_proxy: Option<FrontProxy>,
     /// Bearer tokens that do not change, and whom they speak for.
     pub static_tokens: StaticTokens,
     /// CustomResourceDefinitions that are created or updated at start.
@@ -98,6 +101,7 @@ pub struct Server {
     pub tokens: Tokens,
     pub static_tokens: StaticTokens,
     pub root_ca_pem: Option<String>,
+    pub front_proxy: Option<FrontProxy>,
     pub audit: Audit,
     pub quotas: quota::Dirty,
     pub openapi: openapi::Cache,
@@ -155,6 +159,7 @@ impl ApiServer {
             tokens,
             static_tokens: config.static_tokens.clone(),
             root_ca_pem: config.root_ca_pem.clone(),
+            front_proxy: config.front_proxy.clone(),
             audit,
             quotas: quota::Dirty::default(),
             openapi: openapi::Cache::default(),
@@ -247,6 +252,10 @@ async fn bootstrap(server: &Arc<Server>, config: Config) -> Result<(), StartErro
     };
     create_absent(&client, &[api_service(config.service_network), service_range(config.service_network)]).await?;
     create_absent(&client, &priority_classes()).await?;
+    if let Some(front_proxy) = &config.front_proxy {
+        let wanted = front_proxy.config_map();
+        publish(&client, &wanted).await.map_err(|error| failed(&wanted, &error))?;
+    }
     for phase in 0..=2 {
         let objects: Vec<Value> = config.bootstrap.iter().filter(|o| rank(o) == phase).cloned().collect();
         create_absent(&client, &objects).await?;
@@ -295,6 +304,18 @@ async fn create_absent(client: &Client, objects: &[Value]) -> Result<(), StartEr
         }
     });
     futures::future::try_join_all(creations).await.map(|_| ())
+}
+
+/// Creates a config map, or brings its data up to date.
+async fn publish(client: &Client, wanted: &Value) -> Result<(), ApiError> {
+    let Some(mut current) = client.create_if_absent(wanted).await? else {
+        return Ok(());
+    };
+    if current["data"] != wanted["data"] {
+        current["data"] = wanted["data"].clone();
+        client.update(&current).await?;
+    }
+    Ok(())
 }
 
 async fn apply_crds(client: &Client, crds: &[Value]) -> Result<(), StartError> {

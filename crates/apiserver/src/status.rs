@@ -76,6 +76,12 @@ impl ApiError {
         self
     }
 
+    /// About nothing in particular, which upstream says with empty details.
+    pub fn without_subject(mut self) -> Self {
+        self.body["details"] = json!({});
+        self
+    }
+
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, "BadRequest", message)
     }
@@ -95,18 +101,20 @@ impl ApiError {
 
     /// The path leads nowhere: no such group, version or resource.
     pub fn no_route() -> Self {
-        let mut error = Self::new(404, "NotFound", "the server could not find the requested resource");
-        error.body["details"] = json!({});
-        error
+        Self::new(404, "NotFound", "the server could not find the requested resource").without_subject()
     }
 
-    pub fn method_not_allowed(subject: Subject<'_>) -> Self {
+    pub fn method_not_allowed() -> Self {
         Self::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
-            .about(subject)
+            .without_subject()
     }
 
     pub fn not_acceptable(accepted: &str) -> Self {
-        Self::new(406, "NotAcceptable", format!("only the following media types are accepted: {accepted}"))
+        Self::not_acceptable_because(format!("only the following media types are accepted: {accepted}"))
+    }
+
+    pub fn not_acceptable_because(message: impl Into<String>) -> Self {
+        Self::new(406, "NotAcceptable", message).without_subject()
     }
 
     pub fn already_exists(subject: Subject<'_>) -> Self {
@@ -141,6 +149,7 @@ impl ApiError {
             "UnsupportedMediaType",
             format!("the body of the request was in an unknown format - accepted media types include: {accepted}"),
         )
+        .without_subject()
     }
 
     /// 422 with one cause per wrong field.
@@ -159,6 +168,12 @@ impl ApiError {
 
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(503, "ServiceUnavailable", message)
+    }
+
+    pub fn too_many_requests(message: impl Into<String>) -> Self {
+        let mut error = Self::new(429, "TooManyRequests", message);
+        error.body["details"] = json!({"retryAfterSeconds": 1});
+        error
     }
 
     pub fn timeout(message: impl Into<String>) -> Self {

@@ -21,6 +21,7 @@ pub enum CauseKind {
     FieldValueTooLong,
     FieldValueTooMany,
     FieldValueDuplicate,
+    FieldValueNotFound,
     FieldValueForbidden,
     FieldManagerConflict,
 }
@@ -36,6 +37,7 @@ impl CauseKind {
             CauseKind::FieldValueTooLong => "FieldValueTooLong",
             CauseKind::FieldValueTooMany => "FieldValueTooMany",
             CauseKind::FieldValueDuplicate => "FieldValueDuplicate",
+            CauseKind::FieldValueNotFound => "FieldValueNotFound",
             CauseKind::FieldValueForbidden => "FieldValueForbidden",
             CauseKind::FieldManagerConflict => "FieldManagerConflict",
         }
@@ -85,6 +87,11 @@ impl Cause {
     pub fn duplicate(field: impl Into<String>, value: &Value) -> Self {
         let head = format!("Duplicate value: {}", Shown(value));
         Self::worded(CauseKind::FieldValueDuplicate, field, &head, "")
+    }
+
+    pub fn not_found(field: impl Into<String>, value: &Value) -> Self {
+        let head = format!("Not found: {}", Shown(value));
+        Self::worded(CauseKind::FieldValueNotFound, field, &head, "")
     }
 
     pub fn forbidden(field: impl Into<String>, detail: &str) -> Self {

@@ -39,8 +39,8 @@ fn json_patches() {
             "add operation does not apply: doc is missing path: \"/q/r\": missing value",
         ),
         (
-            json!([{"op": "replace", "path": "/q", "value": 1}]),
-            "replace operation does not apply: doc is missing key: /q: missing value",
+            json!([{"op": "replace", "path": "/q/r", "value": 1}]),
+            "replace operation does not apply: doc is missing path: /q/r: missing value",
         ),
         (
             json!([{"op": "remove", "path": "/q"}]),

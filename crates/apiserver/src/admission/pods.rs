@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::object::{at, field_map, items_mut, text};
+use crate::object::{at, default_in, field_map, items_mut, text};
 use crate::registry::Special;
 use crate::rest::Call;
 use crate::status::ApiError;
@@ -19,8 +19,49 @@ pub fn fill(call: &Call, pod: &mut Value) -> Result<(), ApiError> {
     }
     priority(call, pod)?;
     runtime(call, pod)?;
-    mount_token(call, pod);
+    tolerate_lost_nodes(pod);
+    let account = account(call, pod)?;
+    if let Some(secrets) = account["imagePullSecrets"].as_array().filter(|s| !s.is_empty()) {
+        default_in(pod, "spec", "imagePullSecrets", secrets.clone());
+    }
+    mount_token(pod, &account);
     Ok(())
+}
+
+/// The account that a pod runs as. A pod that names none may be there before its namespace's own account is.
+fn account(call: &Call, pod: &Value) -> Result<Value, ApiError> {
+    let name = text(pod, &["spec", "serviceAccountName"]);
+    let namespace = call.namespace().unwrap_or_default();
+    let key = ferrovirt_store::Key::new(namespace, name);
+    match call.server.store.get("serviceaccounts", &key).and_then(|e| parse(&e).ok()) {
+        Some(account) => Ok(account),
+        None if name == "default" => Ok(Value::Null),
+        None => {
+            let why =
+                format!("error looking up service account {namespace}/{name}: serviceaccount \"{name}\" not found");
+            Err(ApiError::forbidden(call.resource.subject(crate::object::name(pod)), &why))
+        }
+    }
+}
+
+/// A pod outlives a node that is not heard of for five minutes, unless it says otherwise.
+fn tolerate_lost_nodes(pod: &mut Value) {
+    let spec = field_map(pod, "spec");
+    let tolerations = spec.entry("tolerations").or_insert_with(|| json!([]));
+    if tolerations.is_null() {
+        *tolerations = json!([]);
+    }
+    let Some(tolerations) = tolerations.as_array_mut() else { return };
+    for taint in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+        let covers = |t: &Value| {
+            let (key, effect) = (text(t, &["key"]), text(t, &["effect"]));
+            (key.is_empty() || key == taint) && (effect.is_empty() || effect == "NoExecute")
+        };
+        if !tolerations.iter().any(covers) {
+            tolerations
+                .push(json!({"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}));
+        }
+    }
 }
 
 fn class(call: &Call, storage: &str, name: &str) -> Option<Value> {
@@ -34,17 +75,29 @@ fn priority(call: &Call, pod: &mut Value) -> Result<(), ApiError> {
         let why = format!("no PriorityClass with name {name} was found");
         return Err(ApiError::forbidden(call.resource.subject(crate::object::name(pod)), &why));
     }
-    let spec = field_map(pod, "spec");
-    let Some(found) = found else {
-        spec.entry("priority").or_insert(Value::from(0));
-        return Ok(());
+    let value = found.as_ref().and_then(|c| c["value"].as_i64()).unwrap_or(0);
+    let policy = match found.as_ref().map_or("", |c| text(c, &["preemptionPolicy"])) {
+        "" => "PreemptLowerPriority",
+        policy => policy,
     };
-    spec.insert("priorityClassName".into(), crate::object::name(&found).into());
-    spec.insert("priority".into(), found["value"].clone());
-    let policy = text(&found, &["preemptionPolicy"]);
-    if !policy.is_empty() {
-        spec.entry("preemptionPolicy").or_insert(policy.into());
+    let refuse = |why: String| Err(ApiError::forbidden(call.resource.subject(crate::object::name(pod)), &why));
+    if let Some(given) = at(pod, &["spec", "priority"]).and_then(Value::as_i64).filter(|given| *given != value) {
+        return refuse(format!(
+            "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name"
+        ));
     }
+    let given = text(pod, &["spec", "preemptionPolicy"]);
+    if !given.is_empty() && given != policy {
+        return refuse(format!(
+            "the string value of PreemptionPolicy ({given}) must not be provided in pod spec; priority admission controller computed {policy} from the given PriorityClass name"
+        ));
+    }
+    let spec = field_map(pod, "spec");
+    if let Some(found) = &found {
+        spec.insert("priorityClassName".into(), crate::object::name(found).into());
+    }
+    spec.insert("priority".into(), value.into());
+    spec.insert("preemptionPolicy".into(), policy.into());
     Ok(())
 }
 
@@ -71,13 +124,10 @@ fn runtime(call: &Call, pod: &mut Value) -> Result<(), ApiError> {
 }
 
 /// A token of the pod's service account, the authority of this server and the namespace, unless pod or account opt out.
-fn mount_token(call: &Call, pod: &mut Value) {
+fn mount_token(pod: &mut Value, account: &Value) {
     let wanted = |object: &Value, path: &[&str]| at(object, path).and_then(Value::as_bool);
-    let account = text(pod, &["spec", "serviceAccountName"]).to_owned();
-    let key = ferrovirt_store::Key::new(call.namespace().unwrap_or_default(), account.as_str());
-    let account = call.server.store.get("serviceaccounts", &key).and_then(|e| parse(&e).ok()).unwrap_or_default();
     let mount = wanted(pod, &["spec", "automountServiceAccountToken"])
-        .or_else(|| wanted(&account, &["automountServiceAccountToken"]))
+        .or_else(|| wanted(account, &["automountServiceAccountToken"]))
         .unwrap_or(true);
     if !mount {
         return;

@@ -83,6 +83,14 @@ pub fn policy() -> Vec<Value> {
         aggregate("edit", &["edit"], Some("admin")),
         aggregate("view", &["view"], Some("edit")),
     ];
+    objects.push(json!({
+        "apiVersion": format!("{RBAC}/v1"), "kind": "Role",
+        "metadata": {"name": "extension-apiserver-authentication-reader", "namespace": "kube-system"},
+        "rules": [{
+            "apiGroups": [""], "resources": ["configmaps"], "verbs": READ,
+            "resourceNames": ["extension-apiserver-authentication"],
+        }],
+    }));
     objects.extend(user_facing());
     objects.extend([
         binding("cluster-admin", "system:masters"),

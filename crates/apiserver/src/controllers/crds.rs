@@ -1,6 +1,6 @@
 //! Deletion of CustomResourceDefinitions: their instances go first.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -48,8 +48,12 @@ async fn clean_up(server: &Arc<Server>, name: &str) {
         if let Some(resource) = server.registry.snapshot().find(&group, &plural)
             && let Some(version) = resource.versions.first()
         {
-            let path = collection_path(resource, &version.name, None);
-            let _ = client.delete(&path, &json!({})).await;
+            let objects = server.store.list(&resource.storage, None).items;
+            let namespaces: BTreeSet<&str> = objects.iter().map(|entry| &*entry.key.namespace).collect();
+            for namespace in namespaces {
+                let path = collection_path(resource, &version.name, resource.namespaced.then_some(namespace));
+                let _ = client.delete(&path, &json!({})).await;
+            }
         }
         if server.store.count(&format!("{group}/{plural}")) == 0 {
             let kept: Vec<String> =

@@ -10,6 +10,7 @@ mod follow;
 mod gc;
 mod local_api_services;
 mod namespaces;
+mod policies;
 mod quotas;
 mod roles;
 mod root_ca;
@@ -42,4 +43,6 @@ pub fn spawn(server: &Arc<Server>) {
     server.tasks.spawn(root_ca::run(server.clone()));
     server.tasks.spawn(token_secrets::run(server.clone()));
     server.tasks.spawn(local_api_services::run(server.clone()));
+    server.tasks.spawn(api_services::run(server.clone()));
+    server.tasks.spawn(policies::run(server.clone()));
 }

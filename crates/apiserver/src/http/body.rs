@@ -1,6 +1,7 @@
 //! Request and response bodies.
 
 use std::io::Write;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -17,6 +18,10 @@ pub type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, BoxError>;
 pub const MAX_BODY: usize = 3 * 1024 * 1024;
 /// How long a client may take to send a request body (upstream's limit for a whole request).
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+/// What bodies that are still arriving may take together, so that slow clients cannot fill the memory. The first part of
+/// each is free: small requests are always taken.
+const MAX_ARRIVING: usize = 128 << 20;
+const FREE: usize = 64 << 10;
 /// Responses below this size are not worth compressing (upstream's threshold).
 const GZIP_FROM: usize = 128 * 1024;
 
@@ -40,7 +45,33 @@ async fn read_within(body: Body, limit: Duration) -> Result<Bytes, ApiError> {
     }
 }
 
+/// The part of [`MAX_ARRIVING`] that one body has.
+#[derive(Default)]
+struct Share(usize);
+
+static ARRIVING: AtomicUsize = AtomicUsize::new(0);
+
+impl Share {
+    /// Makes room for a body of `length` bytes in all.
+    fn grow(&mut self, length: usize) -> Result<(), ApiError> {
+        let more = length.saturating_sub(FREE).saturating_sub(self.0);
+        if more > 0 && ARRIVING.fetch_add(more, Relaxed) + more > MAX_ARRIVING {
+            ARRIVING.fetch_sub(more, Relaxed);
+            return Err(ApiError::too_many_requests("too many large requests are arriving, please try again later"));
+        }
+        self.0 += more;
+        Ok(())
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        ARRIVING.fetch_sub(self.0, Relaxed);
+    }
+}
+
 async fn collect(mut body: Body) -> Result<Bytes, ApiError> {
+    let mut share = Share::default();
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -51,6 +82,7 @@ async fn collect(mut body: Body) -> Result<Bytes, ApiError> {
         if first.len() + rest.len() + data.len() > MAX_BODY {
             return Err(ApiError::too_large());
         }
+        share.grow(first.len() + rest.len() + data.len())?;
         // Most bodies are one frame, which needs no copy.
         if first.is_empty() && rest.is_empty() {
             first = data;
@@ -87,7 +119,11 @@ pub fn text(status: StatusCode, text: &'static str) -> Response<Body> {
 
 pub fn error(error: &ApiError) -> Response<Body> {
     let status = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    json(status, &error.body)
+    let mut response = json(status, &error.body);
+    if let Some(seconds) = error.body["details"]["retryAfterSeconds"].as_u64() {
+        response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+    }
+    response
 }
 
 /// Compresses a large body when the client asked for it.
@@ -132,5 +168,21 @@ mod tests {
         assert_eq!(read(frames(3, false)).await.unwrap().len(), 3072);
         assert_eq!(read_within(frames(3, true), Duration::from_millis(1)).await.unwrap_err().code, 408);
         assert_eq!(read(frames(MAX_BODY, true)).await.unwrap_err().code, 413);
+    }
+
+    #[test]
+    fn what_arrives_slowly_is_bounded() {
+        let mut shares = Vec::new();
+        let refused = loop {
+            let mut share = Share::default();
+            if let Err(error) = share.grow(MAX_BODY) {
+                break error;
+            }
+            shares.push(share);
+        };
+        assert_eq!((refused.code, shares.len()), (429, MAX_ARRIVING / (MAX_BODY - FREE)));
+        assert!(Share::default().grow(FREE).is_ok(), "small ones are always taken");
+        drop(shares);
+        assert!(Share::default().grow(MAX_BODY).is_ok());
     }
 }

@@ -26,6 +26,9 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a client may take for the headers of a request. Counts from the end of the previous request, so it is also the
 /// idle timeout; clients give up idle connections after 90 s, and they should be the ones to do it.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(100);
+/// What a connection may hold of headers, and of an answer that its client does not read. A thousand watches that nobody
+/// reads hold a thousand of these.
+const CONNECTION_BUFFER: usize = 128 << 10;
 /// How long open requests may run on after shutdown began. Watches end at once, on their own.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -131,8 +134,13 @@ async fn connection(
         async move { service.call(request).await }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-    builder.http2().timer(TokioTimer::new()).keep_alive_interval(Duration::from_secs(30)).max_concurrent_streams(1000);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(CONNECTION_BUFFER);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(Duration::from_secs(30))
+        .max_concurrent_streams(1000)
+        .max_send_buf_size(CONNECTION_BUFFER);
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), handler);
     tokio::pin!(connection);
     let result = tokio::select! {

@@ -107,7 +107,7 @@ const ROWS: &[Row] = &[
     row("", "configmaps", "ConfigMap", "n", &["cm"]),
     special(row("", "secrets", "Secret", "n", &[]), Special::Secret),
     with(row("", "serviceaccounts", "ServiceAccount", "n", &["sa"]), &["token"]),
-    special(in_all(row("", "services", "Service", "ns5", &["svc"])), Special::Service),
+    special(in_all(row("", "services", "Service", "nsl", &["svc"])), Special::Service),
     row("", "endpoints", "Endpoints", "n", &["ep"]),
     special(row("", "events", "Event", "nr", &["ev"]), Special::Event),
     special(row("", "persistentvolumes", "PersistentVolume", "s", &["pv"]), Special::Claim),
@@ -389,6 +389,12 @@ pub fn builtin_definitions() -> &'static Definitions {
         })
     });
     &DEFINITIONS
+}
+
+/// The definitions as they are published. Large, and seldom needed in this form: not kept.
+pub fn definitions_json() -> serde_json::Value {
+    let mut parsed: serde_json::Value = serde_json::from_slice(OPENAPI).unwrap_or_default();
+    parsed["definitions"].take()
 }
 
 /// The protobuf transcoder of the built-in kinds.

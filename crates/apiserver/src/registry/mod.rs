@@ -12,7 +12,7 @@ mod resource;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-pub use builtins::{OPENAPI, builtin_definitions, definition_name, proto_table};
+pub use builtins::{OPENAPI, builtin_definitions, definition_name, definitions_json, proto_table};
 pub use columns::Columns;
 pub use custom::custom_resource;
 pub use resource::{Direction, NameRule, Resource, Scale, Special, Version};

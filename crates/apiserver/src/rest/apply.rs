@@ -14,15 +14,10 @@ use crate::storage;
 
 pub async fn apply(call: &Call, bytes: &Bytes) -> Result<Response<Body>, ApiError> {
     let manager = update::manager(call);
-    if call.query.get("fieldManager").is_empty() {
-        return Err(ApiError::bad_request(
-            "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch",
-        ));
-    }
     let force = call.query.flag("force");
     let applied = configuration(call, bytes)?;
     let schema = call.version().schema();
-    let refused = |error: ApplyError| refusal(call, error);
+    let refused = refusal;
     let key = storage::key(&call.resource, call.namespace(), call.name());
     if call.server.store.get(&call.resource.storage, &key).is_none() {
         if !call.subresource().is_empty() {
@@ -95,7 +90,7 @@ fn undeclared(call: &Call, applied: &Value, unknown: &[String]) -> ApiError {
     )
 }
 
-fn refusal(call: &Call, error: ApplyError) -> ApiError {
+fn refusal(error: ApplyError) -> ApiError {
     let message = error.to_string();
     if !matches!(error, ApplyError::Conflicts(_)) {
         return ApiError::bad_request(message);
@@ -104,7 +99,6 @@ fn refusal(call: &Call, error: ApplyError) -> ApiError {
     let causes = error.causes();
     let causes: Vec<Value> =
         causes.iter().map(|c| json!({"reason": c.kind.as_str(), "message": c.message, "field": c.field})).collect();
-    refused.body["details"] =
-        json!({"name": call.name(), "group": call.resource.group, "kind": call.resource.plural, "causes": causes});
+    refused.body["details"] = json!({"causes": causes});
     refused
 }

@@ -24,13 +24,19 @@ pub fn validate(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), 
     let name = crate::object::name(object);
     let mut causes = metadata::validate(resource, object, old);
     let schema = call.version().schema();
-    let from_schema = match old {
+    let mut from_schema = match old {
         Some(old) if resource.custom => structural::validate_update(&schema, object, old),
         _ => structural::validate(&schema, object),
     };
     if !resource.custom {
+        // Where built-in lists hold something once, the rules of their kind say so, if anything does.
+        from_schema.retain(|c| c.kind != CauseKind::FieldValueDuplicate);
         // A wrong type does not get past decoding upstream, which is a 400 and not a 422.
         if let Some(cause) = from_schema.iter().find(|c| c.kind == CauseKind::FieldValueTypeInvalid) {
+            if call.verb == "patch" && super::patch::Kind::of(call).is_ok_and(|kind| kind != super::patch::Kind::Apply)
+            {
+                return Err(super::patch::unfit(object, &cause.to_string()));
+            }
             return Err(ApiError::bad_request(format!(
                 "{kind} in version \"{}\" cannot be handled as a {kind}: {cause}",
                 call.target.version,
@@ -42,7 +48,12 @@ pub fn validate(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), 
     if let (Some(rules), true) = (&call.version().rules, from_schema.is_empty()) {
         causes.extend(rules.check(object, old));
     }
+    let unchecked = call.version().rules.is_some() && !from_schema.is_empty();
     causes.extend(from_schema);
+    if unchecked {
+        let why = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
+        causes.push(Cause::invalid("<nil>", &Value::Null, why));
+    }
     causes.extend(strategy::validate(call, object, old));
     refuse(call, name, &causes)
 }

@@ -129,6 +129,13 @@ fn check_kind(call: &Call, object: &mut Value) -> Result<(), ApiError> {
             call.resource.kind
         )));
     }
+    if !matches!(object["metadata"], Value::Null | Value::Object(_)) {
+        return Err(ApiError::bad_request(format!(
+            "{kind} in version \"{}\" cannot be handled as a {kind}: metadata is not a map",
+            call.target.version,
+            kind = call.resource.kind
+        )));
+    }
     let expected = call.api_version();
     let given = |key: &str| object[key].as_str().unwrap_or_default();
     let (api_version, kind) = (given("apiVersion"), given("kind"));

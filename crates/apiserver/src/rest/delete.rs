@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use ferrovirt_schema::Cause;
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -132,8 +133,12 @@ fn mark(call: &Call, old: &Value, new: &mut Value, grace: i64) {
     let generation = at(old, &["metadata", "generation"]).and_then(Value::as_i64);
     let meta = metadata(new);
     meta.insert("deletionTimestamp".into(), object::format_time(time).into());
-    meta.insert("deletionGracePeriodSeconds".into(), grace.into());
-    if let Some(generation) = generation.filter(|_| !already) {
+    // Whose contents go first is marked by its own rules.
+    let container = matches!(call.resource.special, Special::Namespace | Special::Crd);
+    if !container {
+        meta.insert("deletionGracePeriodSeconds".into(), grace.into());
+    }
+    if let Some(generation) = generation.filter(|_| !already && !container) {
         meta.insert("generation".into(), (generation + 1).into());
     }
     if call.resource.special == Special::Namespace {
@@ -196,13 +201,22 @@ impl Options {
                     .map_err(|_| ApiError::bad_request(format!("gracePeriodSeconds: {text:?} is not a number")))?,
             ),
         };
-        let orphan = body["orphanDependents"].as_bool().map(|o| if o { "Orphan" } else { "Background" }.to_owned());
-        let propagation = query_or("propagationPolicy").or(orphan);
-        if let Some(policy) = &propagation
-            && !matches!(policy.as_str(), "Background" | "Foreground" | "Orphan" | "")
-        {
-            return Err(ApiError::bad_request(format!("propagationPolicy: Unsupported value: {policy:?}")));
+        let policy = query_or("propagationPolicy").filter(|p| !p.is_empty());
+        let orphan = body["orphanDependents"].as_bool();
+        let mut causes: Vec<Cause> =
+            super::options::dry_run(&object::strings(body.get("dryRun"))).into_iter().collect();
+        if let (Some(policy), Some(_)) = (&policy, orphan) {
+            let why = "orphanDependents and deletionPropagation cannot be both set";
+            causes.push(Cause::invalid("propagationPolicy", &json!(policy), why));
         }
+        if let Some(policy) = &policy
+            && !matches!(policy.as_str(), "Background" | "Foreground" | "Orphan")
+        {
+            let known = ["Foreground", "Background", "Orphan", "nil"].map(|p| json!(p));
+            causes.push(Cause::not_supported("propagationPolicy", &json!(policy), &known));
+        }
+        super::options::refuse("DeleteOptions", &causes)?;
+        let propagation = policy.or(orphan.map(|orphan| if orphan { "Orphan" } else { "Background" }.to_owned()));
         let dry_run = call.dry_run()? || object::strings(body.get("dryRun")).iter().any(|d| d == "All");
         let precondition = |key: &str| at(&body, &["preconditions", key]).and_then(Value::as_str).map(str::to_owned);
         Ok(Self {
@@ -215,7 +229,7 @@ impl Options {
     }
 
     fn check(&self, call: &Call, object: &Value) -> Result<(), ApiError> {
-        let subject = call.resource.subject(call.name());
+        let subject = call.resource.kind_subject(call.name());
         let (uid, version) = (text(object, &["metadata", "uid"]), text(object, &["metadata", "resourceVersion"]));
         if let Some(wanted) = self.uid.as_deref().filter(|w| *w != uid) {
             let why = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {uid}");

@@ -95,6 +95,7 @@ struct Page {
 }
 
 pub async fn list(call: &Call) -> Result<Response<Body>, ApiError> {
+    super::options::check_list(call)?;
     let selection = Selection::of(call)?;
     let page = page(call, &selection).await?;
     let mut meta = json!({"resourceVersion": page.revision.to_string()});
@@ -138,19 +139,38 @@ fn concatenated(call: &Call, meta: &Value, entries: &[Arc<Entry>]) -> Result<Byt
         if index > 0 {
             bytes.put_u8(b',');
         }
-        bytes.put_slice(&respond::entry(&call.resource, call.version(), entry)?);
+        let object = respond::entry(&call.resource, call.version(), entry)?;
+        match kindless(&object).filter(|_| !call.resource.custom) {
+            Some(rest) => {
+                bytes.put_u8(b'{');
+                bytes.put_slice(rest);
+            }
+            None => bytes.put_slice(&object),
+        }
     }
     bytes.put_slice(b"]}");
     debug_assert!(call.accept.encoding != Encoding::Protobuf || !call.resource.custom);
     Ok(bytes.freeze())
 }
 
+/// A built-in object in a list does not say again what the list says: what follows its apiVersion and kind.
+fn kindless(object: &[u8]) -> Option<&[u8]> {
+    let rest = object.strip_prefix(b"{\"apiVersion\":\"")?;
+    let rest = &rest[rest.iter().position(|b| *b == b'"')?..];
+    let rest = rest.strip_prefix(b"\",\"kind\":\"")?;
+    rest[rest.iter().position(|b| *b == b'"')?..].strip_prefix(b"\",")
+}
+
 async fn page(call: &Call, selection: &Selection) -> Result<Page, ApiError> {
-    let limit = call.query.number("limit")?.filter(|l| *l > 0).map(|l| usize::try_from(l).unwrap_or(usize::MAX));
+    let limit = call.query.signed("limit")?.filter(|l| *l > 0).map(|l| usize::try_from(l).unwrap_or(usize::MAX));
+    call.query.signed("timeoutSeconds")?;
     let token = match call.query.get("continue") {
         "" => None,
         text => Some(decode_token(text)?),
     };
+    if token.is_some() && !matches!(call.query.get("resourceVersion"), "" | "0") {
+        return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
+    }
     let namespace = call.namespace();
     let resource = &call.resource.storage;
     let present = || {

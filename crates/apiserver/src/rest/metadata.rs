@@ -20,7 +20,8 @@ pub fn fill(call: &Call, object: &mut Value) {
     let generation = call.resource.generation;
     let namespace = call.namespace().map(str::to_owned);
     let meta = metadata(object);
-    for key in SERVER_OWNED {
+    // Where nobody counts generations, they are whatever the client says.
+    for key in SERVER_OWNED.iter().filter(|key| generation || **key != "generation") {
         meta.remove(*key);
     }
     meta.remove("resourceVersion");
@@ -90,9 +91,9 @@ pub fn check_namespace(call: &Call, object: &mut Value) -> Result<(), ApiError> 
             metadata(object).insert("namespace".into(), namespace.into());
             Ok(())
         }
-        Some(namespace) if given != namespace => Err(ApiError::bad_request(format!(
-            "the namespace of the provided object does not match the namespace sent on the request ({given} != {namespace})"
-        ))),
+        Some(namespace) if given != namespace => Err(ApiError::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        )),
         Some(_) => Ok(()),
         None if call.resource.namespaced => {
             Err(ApiError::bad_request("an empty namespace may not be set during creation"))
@@ -130,6 +131,10 @@ pub fn validate(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec
         causes.push(Cause::too_long("metadata.annotations", MAX_ANNOTATIONS as u64));
     }
     causes.extend(owner_faults(object));
+    // Definitions and registrations are extensions themselves, and held to the rules of extensions.
+    if !resource.custom && !matches!(resource.group.as_str(), "apiextensions.k8s.io" | "apiregistration.k8s.io") {
+        causes.extend(finalizer_names(object));
+    }
     if let Some(old) = old {
         causes.extend(finalizer_faults(object, old));
     }
@@ -143,27 +148,42 @@ fn map<'a>(object: &'a Value, key: &str) -> impl Iterator<Item = (&'a String, &'
 fn owner_faults(object: &Value) -> Vec<Cause> {
     let owners = at(object, &["metadata", "ownerReferences"]).and_then(Value::as_array);
     let mut causes = Vec::new();
-    let mut controllers = 0;
-    for (index, owner) in owners.into_iter().flatten().enumerate() {
-        for key in ["apiVersion", "kind", "name", "uid"] {
+    let mut controllers = Vec::new();
+    for owner in owners.into_iter().flatten() {
+        for (key, fault) in [
+            ("apiVersion", "version must not be empty"),
+            ("kind", "must not be empty"),
+            ("name", "must not be empty"),
+            ("uid", "must not be empty"),
+        ] {
             if text(owner, &[key]).is_empty() {
-                causes.push(Cause::invalid(
-                    format!("metadata.ownerReferences[{index}].{key}"),
-                    &json!(""),
-                    format!("{key} must not be empty"),
-                ));
+                causes.push(Cause::invalid(format!("metadata.ownerReferences.{key}"), &json!(""), fault));
             }
         }
-        controllers += usize::from(owner["controller"] == true);
+        if text(owner, &["apiVersion"]) == "v1" && text(owner, &["kind"]) == "Event" {
+            let fault = "/v1, Kind=Event is disallowed from being an owner";
+            causes.push(Cause::invalid("metadata.ownerReferences", owner, fault));
+        }
+        if owner["controller"] == true {
+            controllers.push(format!("{}/{}", text(owner, &["kind"]), text(owner, &["name"])));
+        }
     }
-    if controllers > 1 {
-        causes.push(Cause::invalid(
-            "metadata.ownerReferences",
-            &json!(controllers),
-            "Only one reference can have Controller set to true",
-        ));
+    if let [first, second, ..] = controllers.as_slice() {
+        let fault = format!(
+            "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {second}"
+        );
+        causes.push(Cause::invalid("metadata.ownerReferences", &json!(owners), fault));
     }
     causes
+}
+
+/// Finalizers of built-in kinds belong to somebody, by their name.
+fn finalizer_names(object: &Value) -> Vec<Cause> {
+    let names = object::strings(at(object, &["metadata", "finalizers"]));
+    let odd = |name: &str| !name.contains('/') && !matches!(name, "kubernetes" | "orphan" | "foregroundDeletion");
+    let fault = "name is neither a standard finalizer name nor is it fully qualified";
+    let named = names.iter().enumerate().filter(|(_, name)| odd(name));
+    named.map(|(i, name)| Cause::invalid(format!("metadata.finalizers[{i}]"), &json!(name), fault)).collect()
 }
 
 /// Once an object is being deleted, finalizers can only go.

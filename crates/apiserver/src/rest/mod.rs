@@ -17,12 +17,15 @@ mod effects;
 mod get;
 mod list;
 mod metadata;
+mod options;
 mod patch;
+mod pod_rules;
 mod pods;
 mod respond;
 mod reviews;
 mod scale;
 mod select;
+mod service_rules;
 mod services;
 mod strategy;
 mod token;
@@ -109,11 +112,10 @@ impl Call {
     pub fn dry_run(&self) -> Result<bool, ApiError> {
         match self.query.all("dryRun") {
             [] => Ok(false),
-            values if values.iter().all(|v| v == "All") => Ok(true),
-            values => Err(ApiError::bad_request(format!(
-                "dryRun: Unsupported value: {:?}: supported values: \"All\"",
-                values[0]
-            ))),
+            values => match options::dry_run(values) {
+                None => Ok(values.iter().any(|v| v == "All")),
+                Some(cause) => options::refuse("DeleteOptions", &[cause]).map(|()| false),
+            },
         }
     }
 
@@ -202,13 +204,25 @@ fn add_warnings(headers: &mut HeaderMap, warnings: &[String]) {
 }
 
 async fn dispatch(call: &Call, request_body: Body) -> Result<Response<Body>, ApiError> {
-    let not_allowed = || ApiError::method_not_allowed(call.resource.subject(call.name()));
+    let not_allowed = ApiError::method_not_allowed;
+    // What is in a namespace can be listed in all of them, and nothing else.
+    let homeless = call.resource.namespaced && call.target.namespace.is_none();
+    if homeless && (call.target.name.is_some() || !matches!(call.verb, "list" | "watch")) {
+        return Err(match call.target.name {
+            Some(_) => ApiError::no_route(),
+            None => not_allowed(),
+        });
+    }
     if call.resource.is_virtual() {
         if call.verb != "create" {
             return Err(not_allowed());
         }
         return reviews::create(call, body::read(request_body).await?).await;
     }
+    if call.target.name.is_none() && matches!(call.verb, "update" | "patch") {
+        return Err(not_allowed());
+    }
+    options::check(call)?;
     match (call.subresource(), call.verb) {
         ("" | "status" | "approval", "get") => get::get(call).await,
         ("", "list") => list::list(call).await,

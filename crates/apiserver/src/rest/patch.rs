@@ -9,7 +9,7 @@ use super::{Call, decode, metadata, respond, update};
 use crate::http::body::Body;
 use crate::http::negotiate;
 use crate::object::{self, text};
-use crate::status::ApiError;
+use crate::status::{ApiError, Subject};
 
 const ALL: &str = "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml";
 const CUSTOM: &str = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
@@ -47,6 +47,9 @@ pub async fn patch(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError
         let mut new = old.clone();
         apply_patch(call, kind, &patch, &mut new)?;
         check_identity(call, old, &mut new)?;
+        if new["metadata"]["managedFields"].as_array().is_some_and(Vec::is_empty) {
+            new["metadata"]["managedFields"] = json!([{}]);
+        }
         let mut faults = duplicates.clone();
         faults.extend(decode::prune(call, &mut new));
         decode::report(call, &faults, |faults| {
@@ -78,11 +81,12 @@ pub fn apply_patch(call: &Call, kind: Kind, patch: &Value, object: &mut Value) -
         let message = error.to_string();
         match kind {
             // A failed test or a missing path: the patch was understood, the object does not fit it.
-            Kind::Json if patch.is_array() => ApiError::new(
+            Kind::Json if patch.as_array().is_some_and(|ops| ops.iter().all(Value::is_object)) => ApiError::new(
                 422,
                 "Invalid",
                 format!("the server rejected our request due to an error in our request: {message}"),
-            ),
+            )
+            .without_subject(),
             _ => ApiError::bad_request(message),
         }
     })
@@ -118,8 +122,19 @@ fn check_identity(call: &Call, old: &Value, new: &mut Value) -> Result<(), ApiEr
     }
     for key in ["apiVersion", "kind"] {
         if new[key] != old[key] {
+            if !call.resource.custom {
+                return Err(unfit(new, &format!("{key} cannot be changed")));
+            }
             new[key] = old[key].clone();
         }
     }
     Ok(())
+}
+
+/// What a patch makes of a built-in object does not decode.
+pub fn unfit(object: &Value, why: &str) -> ApiError {
+    let cause = Cause::invalid("patch", &json!(object.to_string()), why);
+    let mut error = ApiError::invalid(Subject { group: "", kind: "", name: "" }, &[cause]);
+    error.body["message"] = format!(" \"\" is invalid: patch: Invalid value: {:?}: {why}", object.to_string()).into();
+    error
 }

@@ -32,6 +32,9 @@ pub fn validate(pod: &Value, old: Option<&Value>) -> Vec<Cause> {
             names.push(name);
         }
     }
+    if old.is_none() {
+        causes.extend(super::pod_rules::validate(pod));
+    }
     if let Some(old) = old
         && frozen(old, old) != frozen(pod, old)
     {

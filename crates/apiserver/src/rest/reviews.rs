@@ -1,6 +1,7 @@
 //! Reviews: questions to the server that are created, answered and forgotten.
 
 use bytes::Bytes;
+use ferrovirt_schema::Cause;
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -15,6 +16,12 @@ use crate::tokens::ISSUER;
 
 pub async fn create(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError> {
     let mut review = decode::object(call, &bytes)?;
+    if matches!(
+        call.resource.special,
+        Special::SelfSubjectAccessReview | Special::SubjectAccessReview | Special::LocalSubjectAccessReview
+    ) {
+        check_attributes(call, &review["spec"])?;
+    }
     let status = match call.resource.special {
         Special::SelfSubjectAccessReview => access(call, &call.user, &review["spec"]),
         Special::SubjectAccessReview | Special::LocalSubjectAccessReview => {
@@ -24,11 +31,30 @@ pub async fn create(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiErro
         Special::SelfSubjectRulesReview => rules(call, text(&review, &["spec", "namespace"])),
         Special::SelfSubjectReview => json!({"userInfo": call.user.to_json()}),
         Special::TokenReview => token(call, &review["spec"]),
-        _ => return Err(ApiError::method_not_allowed(call.resource.subject(""))),
+        _ => return Err(ApiError::method_not_allowed()),
     };
     field_map(&mut review, "metadata").entry("creationTimestamp").or_insert(Value::Null);
     review["status"] = status;
     respond::encoded(call, StatusCode::CREATED, review.to_string().into())
+}
+
+/// A question is about a resource or about a path.
+fn check_attributes(call: &Call, spec: &Value) -> Result<(), ApiError> {
+    let has = |key: &str| spec[key].is_object();
+    let cause = match (has("resourceAttributes"), has("nonResourceAttributes")) {
+        (true, true) => Cause::invalid(
+            "spec.nonResourceAttributes",
+            &spec["nonResourceAttributes"],
+            "cannot be specified in combination with resourceAttributes",
+        ),
+        (false, false) => Cause::invalid(
+            "spec.resourceAttributes",
+            &Value::Null,
+            "exactly one of nonResourceAttributes or resourceAttributes must be specified",
+        ),
+        _ => return Ok(()),
+    };
+    Err(ApiError::invalid(call.resource.kind_subject(""), &[cause]))
 }
 
 fn token(call: &Call, spec: &Value) -> Value {

@@ -1,6 +1,7 @@
 //! The scale subresource: an `autoscaling/v1` Scale over paths that the CRD names.
 
 use bytes::Bytes;
+use ferrovirt_schema::Cause;
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -46,7 +47,8 @@ async fn change(call: &Call, make: impl Fn(&Value) -> Result<Value, ApiError>) -
         }
         let replicas = wanted["spec"]["replicas"].as_i64().unwrap_or(0);
         if replicas < 0 {
-            return Err(ApiError::bad_request("spec.replicas: Invalid value: must be greater than or equal to 0"));
+            let cause = Cause::invalid(".spec.replicas", &json!(replicas), "should be a non-negative integer");
+            return Err(ApiError::invalid(call.resource.kind_subject(call.name()), &[cause]));
         }
         let mut new = object.clone();
         set(&mut new, &paths.spec_replicas, replicas.into());

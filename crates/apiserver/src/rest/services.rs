@@ -100,6 +100,15 @@ pub async fn turn(call: &Call) -> Option<tokio::sync::MutexGuard<'_, ()>> {
 /// Gives a service the numbers that its type needs, and keeps those it has.
 pub fn allocate(call: &Call, old: Option<&Value>, service: &mut Value) -> Result<(), ApiError> {
     let kind = text(service, &["spec", "type"]).to_owned();
+    if old.is_none() {
+        let stray = super::service_rules::stray_node_ports(service);
+        if !stray.is_empty() {
+            return Err(ApiError::invalid(call.resource.kind_subject(object::name(service)), &stray));
+        }
+    }
+    if let Some(old) = old.filter(|old| text(old, &["spec", "type"]) != kind) {
+        forget_type(old, service, &kind);
+    }
     if kind == "ExternalName" {
         let spec = field_map(service, "spec");
         for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
@@ -109,6 +118,11 @@ pub fn allocate(call: &Call, old: Option<&Value>, service: &mut Value) -> Result
     }
     if let Some(old) = old {
         inherit(old, service);
+    }
+    let selectorless =
+        at(service, &["spec", "selector"]).and_then(Value::as_object).is_none_or(serde_json::Map::is_empty);
+    if old.is_none() && selectorless && text(service, &["spec", "clusterIP"]) == "None" {
+        any_family(service);
     }
     let mut picker = Picker::new(call, object::name(service).to_owned());
     address(&mut picker, call, old, service)?;
@@ -149,6 +163,7 @@ pub fn validate(service: &Value, old: Option<&Value>) -> Vec<Cause> {
             let field = format!("spec.ports[{index}].port");
             causes.push(Cause::invalid(field, &port["port"], "must be between 1 and 65535, inclusive"));
         }
+        causes.extend(super::service_rules::port(index, port));
         let name = text(port, &["name"]);
         if name.is_empty() && ports.len() > 1 {
             causes.push(Cause::required(format!("spec.ports[{index}].name"), ""));
@@ -159,6 +174,7 @@ pub fn validate(service: &Value, old: Option<&Value>) -> Vec<Cause> {
             causes.push(Cause::duplicate(format!("spec.ports[{index}]"), port));
         }
     }
+    causes.extend(super::service_rules::spec(service, old));
     let address = |s: &Value| text(s, &["spec", "clusterIP"]).to_owned();
     if let Some(old) = old
         && kind != "ExternalName"
@@ -169,6 +185,30 @@ pub fn validate(service: &Value, old: Option<&Value>) -> Vec<Cause> {
         causes.push(Cause::invalid("spec.clusterIPs[0]", &now, "may not change once set"));
     }
     causes
+}
+
+/// What only the former type of a service meant goes with it, unless the client says something new.
+fn forget_type(old: &Value, service: &mut Value, kind: &str) {
+    let spec = field_map(service, "spec");
+    let external = matches!(kind, "NodePort" | "LoadBalancer");
+    for (key, kept) in [
+        ("externalTrafficPolicy", external),
+        ("allocateLoadBalancerNodePorts", kind == "LoadBalancer"),
+        ("internalTrafficPolicy", kind != "ExternalName"),
+    ] {
+        if !kept && spec.get(key) == at(old, &["spec", key]) {
+            spec.remove(key);
+        }
+    }
+}
+
+/// Somebody else writes the endpoints of a service without address and selector, of whatever family.
+fn any_family(service: &mut Value) {
+    let spec = field_value(service, "spec");
+    if spec.get("ipFamilies").is_none() && spec.get("ipFamilyPolicy").is_none() {
+        spec["ipFamilies"] = json!(["IPv4", "IPv6"]);
+        spec["ipFamilyPolicy"] = "RequireDualStack".into();
+    }
 }
 
 fn field_value<'a>(object: &'a mut Value, key: &str) -> &'a mut Value {
@@ -265,6 +305,11 @@ fn address(picker: &mut Picker, call: &Call, old: Option<&Value>, service: &mut 
     let network = call.server.service_network;
     let name = picker.name.clone();
     let invalid = |cause: Cause| ApiError::invalid(call.resource.kind_subject(&name), &[cause]);
+    if text(spec, &["clusterIP"]) == "None" && text(spec, &["ipFamilyPolicy"]) == "RequireDualStack" {
+        // No address has to be found, so it does not matter which families this cluster has.
+        spec["clusterIPs"] = json!(["None"]);
+        return Ok(());
+    }
     let families = families(network, spec).map_err(invalid)?;
     let listed = |object: &Value, index: usize| {
         let list = at(object, &["clusterIPs"]).and_then(|list| list.get(index));

@@ -248,6 +248,13 @@ fn label_namespace(object: &mut Value, name: &str) {
     }
 }
 
+/// What decoding does upstream, before anybody looks at the object.
+pub fn fold(resource: &Resource, object: &mut Value) {
+    if resource.special == Special::Secret {
+        fold_string_data(object);
+    }
+}
+
 /// `stringData` is write-only: it becomes base64 in `data`.
 fn fold_string_data(secret: &mut Value) {
     let Some(plain) = secret.as_object_mut().and_then(|m| m.remove("stringData")) else {
@@ -296,10 +303,16 @@ pub fn pod_spec_defaults(spec: &mut Value) {
     if !account.is_empty() {
         default(spec, "serviceAccount", account);
     }
+    let host_network = spec["hostNetwork"] == true;
     for list in ["containers", "initContainers"] {
         items_mut(spec, list).for_each(container_defaults);
+        for port in items_mut(spec, list).filter(|_| host_network).flat_map(|c| items_mut(c, "ports")) {
+            let number = port["containerPort"].clone();
+            default(port, "hostPort", number);
+        }
     }
     for volume in items_mut(spec, "volumes") {
+        default_in(volume, "hostPath", "type", "");
         for kind in ["secret", "configMap", "projected", "downwardAPI"] {
             default_in(volume, kind, "defaultMode", 420);
         }
@@ -338,14 +351,32 @@ fn container_defaults(container: &mut Value) {
         {
             default_in(container, probe, key, value);
         }
+        if let Some(probe) = container.get_mut(probe) {
+            default_in(probe, "httpGet", "path", "/");
+            default_in(probe, "httpGet", "scheme", "HTTP");
+            default_in(probe, "grpc", "service", "");
+        }
+    }
+    for source in items_mut(container, "env").filter_map(|e| e.get_mut("valueFrom")) {
+        default_in(source, "fieldRef", "apiVersion", "v1");
     }
 }
 
 fn service_defaults(spec: &mut Value) {
     default(spec, "type", "ClusterIP");
     default(spec, "sessionAffinity", "None");
-    if text(spec, &["type"]) != "ExternalName" {
+    let kind = text(spec, &["type"]).to_owned();
+    if kind != "ExternalName" {
         default(spec, "internalTrafficPolicy", "Cluster");
+    }
+    if matches!(kind.as_str(), "NodePort" | "LoadBalancer") {
+        default(spec, "externalTrafficPolicy", "Cluster");
+    }
+    if kind == "LoadBalancer" {
+        default(spec, "allocateLoadBalancerNodePorts", true);
+    }
+    if text(spec, &["sessionAffinity"]) == "ClientIP" {
+        default(spec, "sessionAffinityConfig", json!({"clientIP": {"timeoutSeconds": 10800}}));
     }
     for port in items_mut(spec, "ports") {
         default(port, "protocol", "TCP");

@@ -11,6 +11,7 @@ use super::{Call, decode, metadata, respond, strategy};
 use crate::admission::{self, Operation};
 use crate::http::body::Body;
 use crate::object::{self, at, text};
+use crate::registry::Special;
 use crate::status::ApiError;
 use crate::storage::{self, Entry};
 
@@ -27,7 +28,11 @@ pub async fn update(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiErro
             call.name()
         )));
     }
-    let unconditional = text(&object, &["metadata", "resourceVersion"]).is_empty();
+    let version = text(&object, &["metadata", "resourceVersion"]);
+    let unconditional = version.is_empty();
+    if !unconditional && version.parse::<u64>().is_err() {
+        return Err(ApiError::new(500, "", format!("strconv.ParseUint: parsing {version:?}: invalid syntax")));
+    }
     if unconditional && !call.resource.unconditional_update {
         let cause = Cause::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
         return Err(ApiError::invalid(call.resource.kind_subject(call.name()), &[cause]));
@@ -88,6 +93,8 @@ async fn apply(call: &Call, entry: &Entry, old: &Value, mut new: Value) -> Resul
     let schema = call.version().schema();
     structural::default(&schema, &mut new);
     strategy::defaults(&call.resource, &mut new);
+    strategy::fold(&call.resource, &mut new);
+    let claimed = claimed(call, Some(old), &new);
     admission::mutate(call, Operation::Update, &mut new, Some(old)).await?;
     let _turn = super::services::turn(call).await;
     strategy::prepare_update(call, old, &mut new).await?;
@@ -99,7 +106,7 @@ async fn apply(call: &Call, entry: &Entry, old: &Value, mut new: Value) -> Resul
     commit::validate(call, &new, Some(old))?;
     admission::validate(call, Operation::Update, Some(&new), Some(old)).await?;
     let _room = admission::quota::admit(call, &new, Some(old)).await?;
-    track(call, Some(old), &mut new);
+    track(call, Some(old), &mut new, claimed.as_ref());
     if strategy::finished_deletion(&call.resource, &new) {
         return commit::remove(call, entry, &new, dry_run).await;
     }
@@ -108,7 +115,21 @@ async fn apply(call: &Call, entry: &Entry, old: &Value, mut new: Value) -> Resul
 
 fn check_preconditions(call: &Call, old: &Value, new: &Value) -> Result<(), ApiError> {
     let subject = call.resource.subject(call.name());
+    let mut causes = Vec::new();
+    for key in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
+        if let Some(given) =
+            at(new, &["metadata", key]).filter(|v| !v.is_null() && Some(*v) != at(old, &["metadata", key]))
+        {
+            causes.push(Cause::invalid(format!("metadata.{key}"), given, "field is immutable"));
+        }
+    }
     let (had, has) = (text(old, &["metadata", "uid"]), text(new, &["metadata", "uid"]));
+    if !has.is_empty() && has != had && call.verb == "patch" {
+        causes.push(Cause::invalid("metadata.uid", &json!(has), "field is immutable"));
+    }
+    if !causes.is_empty() {
+        return Err(ApiError::invalid(call.resource.kind_subject(call.name()), &causes));
+    }
     if !has.is_empty() && has != had {
         let why = format!("Precondition failed: UID in precondition: {has}, UID in object meta: {had}");
         return Err(ApiError::conflict(subject, &why));
@@ -182,12 +203,51 @@ fn bump_generation(call: &Call, old: &Value, new: &mut Value) {
     }
 }
 
-/// Records in `managedFields` who set what. Apply has done so itself.
-pub fn track(call: &Call, old: Option<&Value>, new: &mut Value) {
-    if call.verb == "patch" && matches!(super::patch::Kind::of(call), Ok(super::patch::Kind::Apply)) {
+/// The fields that a request itself sets, before admission and the server add theirs: an object with `managedFields`.
+pub fn claimed(call: &Call, old: Option<&Value>, new: &Value) -> Option<Value> {
+    // The kinds that the server adds to.
+    let added_to = matches!(
+        call.resource.special,
+        Special::Namespace | Special::Pod | Special::Service | Special::Claim | Special::ApiService
+    );
+    if !added_to || applies(call) {
+        return None;
+    }
+    let mut new = new.clone();
+    track_update(&call.version().schema(), old, &mut new, &manager(call));
+    Some(new["metadata"]["managedFields"].take())
+}
+
+fn applies(call: &Call) -> bool {
+    call.verb == "patch" && matches!(super::patch::Kind::of(call), Ok(super::patch::Kind::Apply))
+}
+
+/// Records in `managedFields` who set what. Apply has done so itself. Of what is `claimed`, only what is still there counts,
+/// and what others added belongs to nobody.
+pub fn track(call: &Call, old: Option<&Value>, new: &mut Value, claimed: Option<&Value>) {
+    if applies(call) {
         return;
     }
-    track_update(&call.version().schema(), old, new, &manager(call));
+    let manager = manager(call);
+    track_update(&call.version().schema(), old, new, &manager);
+    let mine = |entry: &&Value| {
+        entry["manager"] == *manager.name
+            && entry["operation"] == "Update"
+            && entry["subresource"].as_str() == manager.subresource.as_deref()
+    };
+    let Some(entries) = new["metadata"]["managedFields"].as_array_mut() else { return };
+    let wanted = claimed.and_then(Value::as_array).and_then(|list| list.iter().find(mine));
+    if let (Some(entry), Some(wanted)) = (entries.iter_mut().find(|e| mine(&&**e)), wanted) {
+        intersect(&mut entry["fieldsV1"], &wanted["fieldsV1"]);
+    }
+}
+
+/// Leaves the members that both have.
+fn intersect(fields: &mut Value, wanted: &Value) {
+    if let Some(map) = fields.as_object_mut() {
+        map.retain(|key, _| wanted.get(key).is_some());
+        map.iter_mut().for_each(|(key, below)| intersect(below, &wanted[key]));
+    }
 }
 
 /// Who writes: the `fieldManager` parameter, or the program's name in `User-Agent`.

@@ -31,6 +31,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 const BATCH_BYTES: usize = 64 * 1024;
 
 pub async fn watch(call: &Call) -> Result<Response<Body>, ApiError> {
+    super::options::check_list(call)?;
     let selection = Selection::of(call)?;
     let store = &call.server.store;
     let resource = &call.resource.storage;
@@ -40,13 +41,6 @@ pub async fn watch(call: &Call) -> Result<Response<Body>, ApiError> {
         "" => None,
         text => Some(text != "false"),
     };
-    if send_initial.is_some() && call.query.get("resourceVersionMatch") != "NotOlderThan" {
-        return Err(ApiError::new(
-            422,
-            "Invalid",
-            "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-        ));
-    }
     let asked = match call.query.get("resourceVersion") {
         "" | "0" => None,
         text => Some(
@@ -222,7 +216,13 @@ impl State {
             (_, true, true) => "MODIFIED",
             (_, true, false) => "DELETED",
         };
-        frame.put(self.encoder.entry(name, &event.entry));
+        // Who selects objects has never seen one like that: it is told as it was, at the revision of the change.
+        match &event.previous {
+            Some(previous) if was && !is && event.kind != EventKind::Deleted => {
+                frame.put(self.encoder.left(previous, event.revision));
+            }
+            _ => frame.put(self.encoder.entry(name, &event.entry)),
+        }
     }
 
     fn too_old(&mut self, oldest: u64) -> Bytes {
@@ -268,10 +268,23 @@ impl Encoder {
         }
     }
 
+    /// An object that the selection no longer has.
+    fn left(&mut self, previous: &Entry, revision: u64) -> Bytes {
+        let bytes = respond::entry(&self.call.resource, self.call.version(), previous);
+        match bytes.and_then(|bytes| respond::parse(&bytes)) {
+            Ok(mut value) => {
+                value["metadata"]["resourceVersion"] = revision.to_string().into();
+                let shaped = self.shaped(value);
+                self.event("DELETED", &shaped)
+            }
+            Err(error) => self.event("ERROR", &error.body),
+        }
+    }
+
     fn bookmark(&mut self, revision: u64, initial_end: bool) -> Bytes {
         let mut object = json!({
             "kind": self.call.resource.kind, "apiVersion": self.call.api_version(),
-            "metadata": {"resourceVersion": revision.to_string(), "creationTimestamp": null},
+            "metadata": {"resourceVersion": revision.to_string()},
         });
         if initial_end {
             object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});

@@ -267,3 +267,58 @@ async fn the_key_of_tokens_is_published_and_static_tokens_are_known() {
     let map = admin.until("/api/v1/namespaces/default/configmaps/kube-root-ca.crt", 200).await;
     assert_eq!(map["data"], json!({"ca.crt": "PEM"}));
 }
+
+/// Expressions that cannot fit the kinds they are for are told in the status, kind by kind.
+#[tokio::test]
+async fn policies_are_type_checked() {
+    let server = Server::start().await;
+    let admin = server.admin();
+    admin.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &crate::support::widgets()).await.expect(201);
+    let rule = |group: &str, resource: &str| json!({"apiGroups": [group], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": [resource]});
+    let policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
+    let policy = json!({"metadata": {"name": "typed"}, "spec": {
+        "matchConstraints": {"resourceRules": [rule("apps", "deployments"), rule("example.com", "widgets")]},
+        "variables": [{"name": "n", "expression": "object.spec.replicas"}],
+        "validations": [
+            {"expression": "object.spec.replicas > 1 && variables.n < 5 && object.metadata.name != 'x'"},
+            {"expression": "object.spec.replicas > '1'", "messageExpression": "'got ' + object.spec.replicas"},
+            {"expression": "object.spec.size == 'small'"},
+        ],
+    }});
+    admin.post(policies, &policy).await.expect(201);
+    let mut watch = admin.watch(&format!("{policies}?watch=1")).await;
+    let status = loop {
+        let status = watch.next().await.unwrap()["object"]["status"].take();
+        if status["observedGeneration"] == 1 {
+            break status;
+        }
+    };
+    let warnings = status["typeChecking"]["expressionWarnings"].as_array().unwrap();
+    let shown: Vec<(&str, &str)> =
+        warnings.iter().map(|w| (w["fieldRef"].as_str().unwrap(), w["warning"].as_str().unwrap())).collect();
+    let mismatch = "found no matching overload for '_>_' applied to '(int, string)'";
+    let sum = "found no matching overload for '_+_' applied to '(string, int)'";
+    assert_eq!(
+        shown,
+        [
+            (
+                "spec.validations[1].expression",
+                format!("apps/v1, Kind=Deployment: ERROR: <input>: {mismatch}\nexample.com/v1, Kind=Widget: ERROR: <input>: {mismatch}").as_str()
+            ),
+            (
+                "spec.validations[1].messageExpression",
+                format!("apps/v1, Kind=Deployment: ERROR: <input>: {sum}\nexample.com/v1, Kind=Widget: ERROR: <input>: {sum}").as_str()
+            ),
+            ("spec.validations[2].expression", "apps/v1, Kind=Deployment: ERROR: <input>: undefined field 'size'"),
+        ]
+    );
+    let fixed = json!({"spec": {"validations": [{"expression": "object.spec.replicas > 1"}]}});
+    admin.merge(&format!("{policies}/typed"), &fixed).await.expect(200);
+    loop {
+        let status = watch.next().await.unwrap()["object"]["status"].take();
+        if status["observedGeneration"] == 2 {
+            assert_eq!(status["typeChecking"], json!({}));
+            return;
+        }
+    }
+}

@@ -55,7 +55,7 @@ async fn wrong_requests_are_refused_in_upstream_words() {
         (CMS, cm(|o| o["kind"] = "Secret".into()), 400, "cannot be handled as a ConfigMap"),
         (CMS, cm(|o| o["data"] = json!({"a": 1})), 400, "data.a"),
         (CMS, cm(|o| o["metadata"]["labels"] = json!({"a b": "c"})), 422, "metadata.labels"),
-        (CMS, cm(|o| o["metadata"]["resourceVersion"] = "1".into()), 400, "resourceVersion should not be set"),
+        (CMS, cm(|o| o["metadata"]["resourceVersion"] = "1".into()), 500, "resourceVersion should not be set"),
         ("/api/v1/namespaces/nope/configmaps", configmap("a"), 404, "namespaces \"nope\" not found"),
         (
             "/api/v1/namespaces/default/configmaps?fieldValidation=Strict",
@@ -128,7 +128,7 @@ async fn patches_of_all_kinds() {
     let conflict = admin.patch(&format!("{path}?fieldManager=two"), kind, &other).await.expect(409);
     assert_eq!(conflict["details"]["causes"][0]["reason"], "FieldManagerConflict", "{conflict:#}");
     admin.patch(&format!("{path}?fieldManager=two&force=true"), kind, &other).await.expect(200);
-    admin.patch(&path, kind, &apply).await.expect(400);
+    admin.patch(&path, kind, &apply).await.expect(422);
     // Many at once: each is tried again until it gets through.
     let many = (0..20).map(|i| {
         let (admin, path) = (admin.clone(), format!("{CMS}/p"));
@@ -187,7 +187,7 @@ async fn dry_runs_leave_nothing() {
     let made = admin.post(&format!("{CMS}?dryRun=All"), &configmap("d")).await.expect(201);
     assert!(made["metadata"]["uid"].is_string() && made["metadata"].get("resourceVersion").is_none(), "{made:#}");
     admin.get(&format!("{CMS}/d")).await.expect(404);
-    admin.post(&format!("{CMS}?dryRun=Some"), &configmap("d")).await.expect(400);
+    admin.post(&format!("{CMS}?dryRun=Some"), &configmap("d")).await.expect(422);
 }
 
 #[tokio::test]

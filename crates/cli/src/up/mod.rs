@@ -180,6 +180,7 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
             .collect(),
         audit_log: arguments.audit_log.clone(),
         root_ca_pem: Some(pki.ca_certificate().to_owned()),
+        front_proxy: Some(pki.front_proxy()?),
         static_tokens: static_tokens(arguments.token_file.as_deref())?,
         service_network: paths.service_network(),
     })

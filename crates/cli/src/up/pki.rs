@@ -1,4 +1,5 @@
-//! The certificates of an embedded installation: one CA, a serving certificate, client certificates.
+//! The certificates of an embedded installation: one CA, a serving certificate, client certificates; and a CA of its own
+//! for the front proxy.
 //!
 //! Everything lives in `<data-dir>/pki`, mode 0600. The CA is made once and kept; see `certificates` for the others.
 
@@ -12,6 +13,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use ferrovirt_apiserver::FrontProxy;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
@@ -38,16 +40,7 @@ impl Pki {
     pub fn open(data_dir: &Path) -> Result<Self> {
         let directory = data_dir.join("pki");
         fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
-        let (certificate_path, key_path) = (directory.join("ca.crt"), directory.join("ca.key"));
-        let ca = if certificate_path.exists() && key_path.exists() {
-            Identity { certificate: fs::read_to_string(&certificate_path)?, key: fs::read_to_string(&key_path)? }
-        } else {
-            let ca = make_ca()?;
-            // The key first: a certificate without its key would be taken for a whole CA.
-            write_private(&key_path, ca.key.as_bytes())?;
-            write_private(&certificate_path, ca.certificate.as_bytes())?;
-            ca
-        };
+        let ca = authority(&directory, "ca", "ferrovirt-ca")?;
         Ok(Self { directory, ca })
     }
 
@@ -64,7 +57,7 @@ impl Pki {
             params.subject_alt_names.push(SanType::DnsName((*name).try_into()?));
         }
         params.subject_alt_names.extend(addresses.iter().map(|a| SanType::IpAddress(*a)));
-        self.sign(params, lasts)
+        sign(&self.ca, params, lasts)
     }
 
     /// A client certificate: the common name is the user, the organisations are the groups.
@@ -87,17 +80,33 @@ impl Pki {
         Ok(fs::read_to_string(path)?)
     }
 
-    fn sign(&self, mut params: CertificateParams, lasts: time::Duration) -> Result<Identity> {
-        let key = KeyPair::generate()?;
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
-        let (from, until) = validity(lasts);
-        params.not_before = from;
-        params.not_after = until;
-        let issuer_key = KeyPair::from_pem(&self.ca.key).context("the CA key is damaged")?;
-        let issuer = Issuer::from_ca_cert_pem(&self.ca.certificate, issuer_key).context("the CA is damaged")?;
-        let certificate = params.signed_by(&key, &issuer)?;
-        Ok(Identity { certificate: certificate.pem(), key: key.serialize_pem() })
+    /// What extension API servers believe this one by. The authority is of its own, as whoever holds a certificate of it
+    /// may claim to be anyone.
+    pub fn front_proxy(&self) -> Result<FrontProxy> {
+        let authority = authority(&self.directory, "front-proxy-ca", "ferrovirt-front-proxy-ca")?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name = subject("front-proxy-client");
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let client = sign(&authority, params, time::Duration::days(CA_DAYS))?;
+        Ok(FrontProxy {
+            certificate_pem: client.certificate,
+            key_pem: client.key,
+            authority_pem: authority.certificate,
+            client_authority_pem: self.ca.certificate.clone(),
+        })
     }
+}
+
+fn sign(authority: &Identity, mut params: CertificateParams, lasts: time::Duration) -> Result<Identity> {
+    let key = KeyPair::generate()?;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+    let (from, until) = validity(lasts);
+    params.not_before = from;
+    params.not_after = until;
+    let issuer_key = KeyPair::from_pem(&authority.key).context("the CA key is damaged")?;
+    let issuer = Issuer::from_ca_cert_pem(&authority.certificate, issuer_key).context("the CA is damaged")?;
+    let certificate = params.signed_by(&key, &issuer)?;
+    Ok(Identity { certificate: certificate.pem(), key: key.serialize_pem() })
 }
 
 /// When each of these certificates ends, for those who watch over it.
@@ -116,10 +125,26 @@ pub fn expiry_metric(certificates: &[(&str, &str)]) -> ferrovirt_metrics::Family
     family
 }
 
-fn make_ca() -> Result<Identity> {
+/// A CA in two files of a directory, made on first use.
+fn authority(directory: &Path, file: &str, common_name: &str) -> Result<Identity> {
+    let (certificate_path, key_path) = (directory.join(format!("{file}.crt")), directory.join(format!("{file}.key")));
+    if certificate_path.exists() && key_path.exists() {
+        return Ok(Identity {
+            certificate: fs::read_to_string(&certificate_path)?,
+            key: fs::read_to_string(&key_path)?,
+        });
+    }
+    let ca = make_ca(common_name)?;
+    // The key first: a certificate without its key would be taken for a whole CA.
+    write_private(&key_path, ca.key.as_bytes())?;
+    write_private(&certificate_path, ca.certificate.as_bytes())?;
+    Ok(ca)
+}
+
+fn make_ca(common_name: &str) -> Result<Identity> {
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::default();
-    params.distinguished_name = subject("ferrovirt-ca");
+    params.distinguished_name = subject(common_name);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
     let (from, until) = validity(time::Duration::days(CA_DAYS));

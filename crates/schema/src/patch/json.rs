@@ -43,8 +43,11 @@ fn run(document: &mut Value, operation: &Value, copied: &mut usize) -> Result<()
             if !has_parent(document, &path) {
                 return Err(absent("replace", "doc is missing path", &path.text));
             }
-            let place = find(document, &path);
-            *place.ok_or_else(|| absent("replace", "doc is missing key", &path.text))? = value;
+            match find(document, &path) {
+                Some(place) => *place = value,
+                // Upstream's library sets members that are not there, too.
+                None => add(document, &path, value)?,
+            }
             Ok(())
         }
         "move" => {

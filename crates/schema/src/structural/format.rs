@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use base64::Engine as _;
 use serde_json::Number;
 
-use crate::rfc3339;
+use crate::{Quantity, rfc3339};
 
 /// Whether a string has the format.
 pub(super) fn string_ok(format: &str, text: &str) -> bool {
@@ -19,6 +19,7 @@ pub(super) fn string_ok(format: &str, text: &str) -> bool {
         "mac" => is_mac(text),
         "uuid" => is_uuid(text),
         "duration" => is_duration(text),
+        "quantity" => Quantity::parse(text).is_ok(),
         _ => true,
     }
 }
@@ -26,15 +27,20 @@ pub(super) fn string_ok(format: &str, text: &str) -> bool {
 /// Whether a number fits the format.
 pub(super) fn number_ok(format: &str, number: &Number) -> bool {
     match format {
-        "int32" => integer(number).is_none_or(|n| i32::try_from(n).is_ok()),
-        "int64" => integer(number).is_none_or(|n| i64::try_from(n).is_ok()),
+        "int32" => integer(number).is_some_and(|n| i32::try_from(n).is_ok()),
+        "int64" => integer(number).is_some_and(|n| i64::try_from(n).is_ok()),
         "float" => number.as_f64().is_none_or(|f| f.abs() <= f64::from(f32::MAX)),
         _ => true,
     }
 }
 
 fn integer(number: &Number) -> Option<i128> {
-    number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))
+    let whole = |f: &f64| f.fract() == 0.0 && f.abs() < 1e30;
+    number
+        .as_i64()
+        .map(i128::from)
+        .or_else(|| number.as_u64().map(i128::from))
+        .or_else(|| number.as_f64().filter(whole).map(|f| f as i128))
 }
 
 fn is_cidr(text: &str) -> bool {

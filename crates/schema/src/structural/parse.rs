@@ -77,7 +77,8 @@ impl Pool {
             causes.append(&mut reader.causes);
             // Clients write quantities as numbers too, and the published definition does not say so.
             if name.ends_with(".api.resource.Quantity") {
-                node = Arc::new(Node { preserve_unknown: true, ..Node::default() });
+                let checks = Checks { format: Some("quantity".into()), ..Checks::default() };
+                node = Arc::new(Node { preserve_unknown: true, checks: Some(Box::new(checks)), ..Node::default() });
             }
             if let Some(slot) = slots.get(name) {
                 let _ = slot.set(node);

@@ -70,6 +70,10 @@ impl Expression {
         }
     }
 
+    pub fn tree(&self) -> &IdedExpr {
+        &self.tree
+    }
+
     pub fn evaluate(&self, context: &Context<'_>) -> Result<Cel, String> {
         engine::safely(|| context.resolve(&self.tree).map_err(|e| e.to_string()))
             .unwrap_or_else(|| Err("the expression could not be evaluated".to_owned()))

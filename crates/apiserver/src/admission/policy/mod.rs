@@ -10,7 +10,9 @@ mod expression;
 mod load;
 mod mutation;
 mod scene;
+mod typing;
 mod validation;
+mod warnings;
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -25,6 +27,7 @@ pub use load::Loaded;
 pub use mutation::mutate;
 pub use scene::{Scene, conditions_hold};
 pub use validation::validate;
+pub use warnings::type_checking;
 
 /// What match conditions may refer to.
 pub const CONDITION_VARIABLES: &[&str] = &["object", "oldObject", "request", "authorizer", "params"];

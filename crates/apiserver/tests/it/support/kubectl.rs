@@ -1,6 +1,7 @@
 //! The stock kubectl against a TLS server on loopback.
 
-use std::path::PathBuf;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use super::Server;
 
 pub struct Kubectl {
     pub server: Server,
-    pub address: std::net::SocketAddr,
+    pub address: SocketAddr,
     config: PathBuf,
     stop: Option<oneshot::Sender<()>>,
     serving: JoinHandle<std::io::Result<()>>,
@@ -103,23 +104,7 @@ impl Kubectl {
 
     /// A TLS connection as the admin, without HTTP.
     pub async fn connect(&self) -> tokio_rustls::client::TlsStream<tokio::net::TcpStream> {
-        let read = |name: &str| std::fs::read(self.server.dir.path().join(name)).unwrap();
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(&read("ca.crt")).unwrap()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_client_auth_cert(
-                vec![CertificateDer::from_pem_slice(&read("client.crt")).unwrap()],
-                PrivateKeyDer::from_pem_slice(&read("client.key")).unwrap(),
-            )
-            .unwrap();
-        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
-        let tcp = tokio::net::TcpStream::connect(self.address).await.unwrap();
-        let name = ServerName::try_from("localhost").unwrap();
-        connector.connect(name, tcp).await.unwrap()
+        connect(self.address, self.server.dir.path()).await
     }
 
     /// Ends the listener and waits for it.
@@ -128,6 +113,27 @@ impl Kubectl {
         self.server.api.shutdown().await;
         self.serving.await.unwrap().unwrap();
     }
+}
+
+/// A TLS connection as the admin whose files are in a directory.
+pub async fn connect(address: SocketAddr, dir: &Path) -> tokio_rustls::client::TlsStream<tokio::net::TcpStream> {
+    let read = |name: &str| std::fs::read(dir.join(name)).unwrap();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(&read("ca.crt")).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_client_auth_cert(
+            vec![CertificateDer::from_pem_slice(&read("client.crt")).unwrap()],
+            PrivateKeyDer::from_pem_slice(&read("client.key")).unwrap(),
+        )
+        .unwrap();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let tcp = tokio::net::TcpStream::connect(address).await.unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    connector.connect(name, tcp).await.unwrap()
 }
 
 /// Words, with single quotes for those with spaces.

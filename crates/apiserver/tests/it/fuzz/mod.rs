@@ -1,0 +1,5 @@
+//! Bytes that nobody meant. Whatever they are, nothing panics, nothing hangs, and the server goes on.
+
+mod mutation;
+mod parsers;
+mod wire;
