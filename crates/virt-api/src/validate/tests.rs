@@ -765,4 +765,10 @@ fn nodes_write_their_own_instances() {
     assert!(judged(review(json!(["b"]), handler)));
     assert!(!judged(review(json!(["b"]), "system:serviceaccount:kubevirt:kubevirt-controller")));
     assert!(!judged(review(Value::Null, "system:ferrovirt:node")));
+    let unborn = |node: &str| {
+        let mut review = review(json!([node]), handler);
+        review["request"]["oldObject"]["status"] = json!({ "activePods": { "uid": "a" } });
+        judged(review)
+    };
+    assert!(!unborn("a") && unborn("b"), "an instance that never ran is its pod's node's to let go of");
 }

@@ -96,7 +96,10 @@ pub fn elsewhere(review: &Value, cluster: &Cluster<'_>) -> Option<Cause> {
     }
     let (old, new) = (&request["oldObject"]["status"], &request["object"]["status"]);
     let target = |status: &Value| status["migrationState"]["targetNode"].as_str().unwrap_or_default().to_owned();
-    let message = if old["nodeName"] != *node && target(old) != node {
+    // An instance that never ran has only a pod on its node, and the agent there lets go of it, too.
+    let unborn = old["nodeName"].as_str().unwrap_or_default().is_empty();
+    let bound = unborn && old["activePods"].as_object().is_some_and(|pods| pods.values().any(|on| on == node));
+    let message = if old["nodeName"] != *node && target(old) != node && !bound {
         "Node restriction, virt-handler is only allowed to modify VMIs it owns"
     } else if target(old).is_empty() && !target(new).is_empty() {
         "Node restriction, virt-handler is not allowed to set target node"
