@@ -151,6 +151,8 @@ pub mod reason {
     pub const POD_TERMINATING: &str = "PodTerminating";
     pub const POD_NOT_EXISTS: &str = "PodNotExists";
     pub const POD_CONDITION_MISSING: &str = "PodConditionMissing";
+    /// The cluster has not heard from the node of a running guest. Ours: upstream leaves the reason empty.
+    pub const NODE_NOT_READY: &str = "NodeNotReady";
     pub const GUEST_NOT_RUNNING: &str = "GuestNotRunning";
     pub const CONTAINER_PATH_VOLUMES_DISABLED: &str = "ContainerPathVolumesDisabled";
     pub const MISSING_VIRTIOFS_CONTAINERS: &str = "MissingVirtiofsContainers";

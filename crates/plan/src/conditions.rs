@@ -1,7 +1,12 @@
 //! Conditions of VMs and VMIs: set one, keeping its transition time while its status stays the same.
 
-use ferrovirt_api::v1::VirtualMachineInstancePhaseTransitionTimestamp as PhaseTransition;
-use ferrovirt_api::v1::{VirtualMachineCondition, VirtualMachineInstanceCondition, VirtualMachineInstanceStatus};
+use ferrovirt_api::{
+    names,
+    v1::{
+        VirtualMachineCondition, VirtualMachineInstanceCondition,
+        VirtualMachineInstancePhaseTransitionTimestamp as PhaseTransition, VirtualMachineInstanceStatus, values,
+    },
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 macro_rules! set {
@@ -70,6 +75,12 @@ pub fn find<'a>(
 
 pub fn is_true(conditions: &[VirtualMachineInstanceCondition], type_: &str) -> bool {
     find(conditions, type_).is_some_and(|c| c.status == "True")
+}
+
+/// True if the instance is not ready because nobody hears from its node. That is the controller's to say, not the agent's.
+pub fn is_missed(conditions: &[VirtualMachineInstanceCondition]) -> bool {
+    find(conditions, values::virtual_machine_instance_condition_type::READY)
+        .is_some_and(|c| c.status == "False" && c.reason == names::reason::NODE_NOT_READY)
 }
 
 pub fn remove_vmi(conditions: &mut Vec<VirtualMachineInstanceCondition>, type_: &str) {

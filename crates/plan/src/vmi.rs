@@ -18,7 +18,7 @@ use ferrovirt_api::{
     },
 };
 use k8s_openapi::{
-    api::core::v1::{ContainerStatus, Node, Pod, PodCondition},
+    api::core::v1::{ContainerStatus, Node, Pod, PodCondition, PodStatus},
     apimachinery::pkg::apis::meta::v1::Time,
     jiff::Timestamp,
 };
@@ -173,8 +173,8 @@ fn with_pod(observed: &Observed<'_>, pod: &Pod, time: &Time, plan: &mut Plan) {
         status.active_pods.insert(uid.clone(), node.clone());
     }
     if !matches!(status.phase.as_str(), phase::UNSET | phase::PENDING | phase::SCHEDULING) {
-        if status.phase == phase::RUNNING && observed.vmi.spec.readiness_probe.is_some() {
-            copy_ready_condition(status, pod_status.conditions.as_deref().unwrap_or_default(), time);
+        if status.phase == phase::RUNNING {
+            follow_readiness(status, &pod_status, observed.vmi.spec.readiness_probe.is_some(), time);
         }
         return;
     }
@@ -279,14 +279,28 @@ fn copy_scheduled_condition(status: &mut VirtualMachineInstanceStatus, pod_condi
     }
 }
 
-/// Whoever runs the pod runs the instance's readiness probe. A guest that stands still is not ready, whatever it said before.
-fn copy_ready_condition(status: &mut VirtualMachineInstanceStatus, pod_conditions: &[PodCondition], time: &Time) {
-    let ready = pod_conditions.iter().find(|c| c.type_ == condition::READY);
-    if let Some(ready) = ready.filter(|_| !conditions::is_true(&status.conditions, condition::PAUSED)) {
-        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+/// Whoever runs the pod runs the instance's readiness probe. Without one the node agent says whether the guest is ready, and
+/// the pod can only say that nobody hears from its node. A guest that stands still is not ready, whatever it said before.
+fn follow_readiness(status: &mut VirtualMachineInstanceStatus, pod: &PodStatus, probed: bool, time: &Time) {
+    let ready = pod.conditions.iter().flatten().find(|c| c.type_ == condition::READY);
+    let Some(ready) = ready.filter(|_| !conditions::is_true(&status.conditions, condition::PAUSED)) else { return };
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    if ready.status != "True" && text(&ready.reason).is_empty() && lost_from_sight(pod) {
+        let message = "the cluster has not heard from the instance's node for a while; the guest may still run there";
+        not_ready(status, time, names::reason::NODE_NOT_READY, message);
+    } else if probed {
         let (reason, message) = (text(&ready.reason), text(&ready.message));
         conditions::set_vmi(&mut status.conditions, time, condition::READY, ready.status == "True", &reason, &message);
+    } else if ready.status == "True" && conditions::is_missed(&status.conditions) {
+        conditions::set_vmi(&mut status.conditions, time, condition::READY, true, "", "");
     }
+}
+
+/// A pod that is not ready although its containers are: when a kubelet falls silent, only the pod's condition is changed for it,
+/// without a reason.
+fn lost_from_sight(pod: &PodStatus) -> bool {
+    let containers = pod.container_statuses.as_deref().unwrap_or_default();
+    !containers.is_empty() && containers.iter().all(|container| container.ready && is_running(container))
 }
 
 fn not_ready(status: &mut VirtualMachineInstanceStatus, time: &Time, reason: &str, message: &str) {

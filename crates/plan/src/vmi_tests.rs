@@ -169,3 +169,27 @@ fn only_an_operators_word_releases_what_was_on_a_node() {
     assert!(node_is_released(&node("node.kubernetes.io/out-of-service")));
     assert!(!node_is_released(&node("node.kubernetes.io/unreachable")), "that a node does not answer proves nothing");
 }
+
+#[test]
+fn an_instance_whose_node_is_silent_is_not_ready_and_recovers() {
+    let silent = |ready: &str, container_ready: bool| {
+        let mut pod = pod(Some("m"), "Running", true);
+        let status = pod.status.as_mut().unwrap();
+        status.conditions = serde_json::from_value(json!([{ "type": "Ready", "status": ready }])).unwrap();
+        status.container_statuses.as_mut().unwrap()[0].ready = container_ready;
+        pod
+    };
+    let mut vmi = vmi("Running");
+    vmi.metadata.labels = Some([(names::NODE_NAME_LABEL.to_owned(), "m".to_owned())].into());
+    vmi.status.conditions = serde_json::from_value(json!([{ "type": "Ready", "status": "True" }])).unwrap();
+    let mut ready_after = |pod: &Pod| {
+        vmi.status = check(&vmi, Some(pod), "Running");
+        let ready = conditions::find(&vmi.status.conditions, "Ready").unwrap();
+        (ready.status.clone(), ready.reason.clone())
+    };
+    let (yes, missed) = (("True".to_owned(), String::new()), ("False".to_owned(), "NodeNotReady".to_owned()));
+    assert_eq!(ready_after(&silent("True", true)), yes);
+    assert_eq!(ready_after(&silent("False", false)), yes, "without a probe the agent knows better than the pod");
+    assert_eq!(ready_after(&silent("False", true)), missed);
+    assert_eq!(ready_after(&silent("True", true)), yes);
+}
