@@ -18,6 +18,7 @@
 //! | [`rootfs`] | a container's root file system, with its own user ids |
 //! | `console`, `init_signal` | what a machine's hypervisor does and a container's does not: serve the console, pass the power button on |
 //! | [`process`] | children and zombies: this process is PID 1 |
+//! | `last_words` | how the machine ended, for whoever finds only the pod |
 //! | [`logs`] | the hypervisor's output in the pod's log |
 //! | [`capabilities`], [`probe`] | what this node's hypervisors can do, found out once |
 //! | [`ask`] | a probe's way to the guest |
@@ -31,6 +32,7 @@ mod console;
 pub mod domain;
 pub mod guest;
 mod init_signal;
+mod last_words;
 pub mod lifecycle;
 pub mod logs;
 pub mod owner;

@@ -17,6 +17,7 @@
 
 use std::time::Duration;
 
+use ferrovirt_machine::last_words;
 use ferrovirt_machine::protocol::{
     ErrorCode, GuestCall, MachinePhase, MachineState, PauseReason, ProtocolError, Request, StopReason,
 };
@@ -83,10 +84,7 @@ impl Lifecycle {
 
     /// What the process's exit code shall be: 0 if the guest ended by itself or was asked to.
     pub fn exit_code(&self) -> u8 {
-        match self.state.stop_reason {
-            Some(StopReason::Crashed | StopReason::StartFailed) => 1,
-            Some(StopReason::GuestShutdown | StopReason::Destroyed) | None => 0,
-        }
+        u8::from(!last_words::ended_well(self.state.stop_reason))
     }
 
     /// When [`Lifecycle::tick`] wants to be called.

@@ -46,6 +46,7 @@ pub async fn run(options: Options) -> anyhow::Result<u8> {
     let server = Server::bind(&options.socket_dir)?;
     tokio::spawn(server.serve(handle.clone()));
     forward_signals(handle.clone())?;
+    tokio::spawn(crate::last_words::write(handle.state()));
     let logs = tokio::spawn(forward_log(handle, log_of, options.runtime, dirs));
     let code = owner.run().await;
     // The owner is gone, so the forwarder sees the end of the states, copies the rest and ends.

@@ -6,6 +6,7 @@ pub mod convert;
 pub mod defaults;
 pub mod features;
 pub mod hypervisor;
+pub mod last_words;
 pub mod node_call;
 pub mod overhead;
 pub mod protocol;

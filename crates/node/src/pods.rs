@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use ferrovirt_api::{names, v1::VirtualMachineInstance};
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use ferrovirt_machine::last_words;
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod, PodStatus};
 use kube::{Api, api::ListParams};
 
 use crate::Context;
@@ -38,12 +39,17 @@ pub(crate) async fn end(context: &Context, vmi: &VirtualMachineInstance, pod_uid
     let pods = Api::<Pod>::namespaced(context.client.clone(), namespace).list(&params).await?;
     let pod = pods.items.into_iter().find(|pod| pod.metadata.uid.as_deref() == Some(pod_uid));
     let Some(pod) = pod else { return Ok(PodEnd::NoObject) };
-    let status = pod.status.unwrap_or_default();
-    Ok(match status.phase.as_deref() {
+    Ok(ended(&pod.status.unwrap_or_default()))
+}
+
+fn ended(status: &PodStatus) -> PodEnd {
+    match status.phase.as_deref() {
         Some("Succeeded") => PodEnd::Succeeded,
-        Some("Failed") => PodEnd::Failed(why(&status)),
+        // The launcher knows best: a container runtime that was restarted at that moment makes 255 of any exit code.
+        Some("Failed") if last_words(status).is_some_and(|(well, _)| well) => PodEnd::Succeeded,
+        Some("Failed") => PodEnd::Failed(why(status)),
         _ => PodEnd::NotYet,
-    })
+    }
 }
 
 /// True if somebody still wants one of the instance's pods: its object is there and not being deleted.
@@ -55,13 +61,43 @@ pub(crate) async fn wanted(context: &Context, vmi: &VirtualMachineInstance) -> R
     Ok(pods.items.iter().any(|pod| pod.metadata.deletion_timestamp.is_none()))
 }
 
-fn why(status: &PodStatus) -> String {
+fn terminated(status: &PodStatus) -> Option<&ContainerStateTerminated> {
     let containers = status.container_statuses.iter().flatten();
-    let terminated = containers.filter_map(|c| c.state.as_ref()?.terminated.as_ref()).next();
-    let words = terminated.and_then(|t| t.message.clone()).or_else(|| status.message.clone());
+    containers.filter_map(|c| c.state.as_ref()?.terminated.as_ref()).next()
+}
+
+fn last_words(status: &PodStatus) -> Option<(bool, &str)> {
+    last_words::read(terminated(status)?.message.as_deref()?)
+}
+
+fn why(status: &PodStatus) -> String {
+    let terminated = terminated(status);
+    let words = last_words(status).map(|(_, words)| words.to_owned());
+    let words = words.or_else(|| terminated.and_then(|t| t.message.clone())).or_else(|| status.message.clone());
     match (words.filter(|words| !words.is_empty()), terminated) {
         (Some(words), _) => format!("the launcher failed: {words}"),
         (None, Some(terminated)) => format!("the launcher failed with exit code {}", terminated.exit_code),
         (None, None) => "the launcher failed".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_launchers_word_counts_more_than_an_exit_code_that_was_lost() {
+        let status = |code: i32, message: &str| -> PodStatus {
+            let state = json!({ "terminated": { "exitCode": code, "message": message } });
+            let container = json!({
+                "name": "compute", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state,
+            });
+            serde_json::from_value(json!({ "phase": "Failed", "containerStatuses": [container] })).unwrap()
+        };
+        assert_eq!(ended(&status(255, "Succeeded: the guest ended")), PodEnd::Succeeded);
+        assert_eq!(ended(&status(1, "Failed: no disk")), PodEnd::Failed("the launcher failed: no disk".into()));
+        assert_eq!(ended(&status(255, "")), PodEnd::Failed("the launcher failed with exit code 255".into()));
     }
 }
