@@ -13,12 +13,14 @@ set -euo pipefail
 
 # What the launcher runs; apt adds what these depend on. From the suite this machine's apt is set up for, so that the launcher,
 # which was linked here, finds its libraries.
-LAUNCHER_PACKAGES="qemu-system-x86 libvirt-daemon libvirt-daemon-driver-qemu seabios ipxe-qemu libc-bin"
-LAUNCHER_PROGRAMS="usr/bin/qemu-system-x86_64 usr/sbin/libvirtd usr/sbin/virtqemud"
+LAUNCHER_PACKAGES="qemu-system-x86 libvirt-daemon libvirt-daemon-driver-qemu seabios ipxe-qemu ovmf swtpm swtpm-tools libc-bin"
+LAUNCHER_PROGRAMS="usr/bin/qemu-system-x86_64 usr/sbin/libvirtd usr/sbin/virtqemud usr/bin/swtpm usr/bin/swtpm_setup usr/bin/swtpm_ioctl usr/bin/swtpm_localca usr/bin/swtpm_cert usr/bin/certtool"
 # Libraries that are loaded by name at run time, so that no program lists them.
 LAUNCHER_PLUGINS="usr/lib/x86_64-linux-gnu/libvirt/connection-driver/libvirt_driver_qemu.so"
 LAUNCHER_QEMU_MODULES="accel-tcg-x86_64 hw-display-virtio-gpu hw-display-virtio-gpu-pci hw-display-virtio-vga hw-usb-host hw-usb-redirect"
-LAUNCHER_DATA="usr/share/qemu usr/share/seabios usr/lib/ipxe usr/share/libvirt/cpu_map usr/share/libvirt/schemas"
+LAUNCHER_DATA="usr/share/qemu usr/share/seabios usr/lib/ipxe usr/share/libvirt/cpu_map usr/share/libvirt/schemas etc/swtpm_setup.conf etc/swtpm-localca.options"
+# The firmware that the node agent chooses from, with and without secure boot; the package has more.
+LAUNCHER_FIRMWARE="OVMF_CODE_4M.fd OVMF_CODE_4M.secboot.fd OVMF_VARS_4M.fd OVMF_VARS_4M.ms.fd"
 # KubeVirt's user of everything in a launcher pod.
 RUNTIME_USER=107
 
@@ -87,7 +89,6 @@ make_ferrovirt() {
 }
 
 make_ferrovirt_launcher() {
-    tree=$work/packages
     unpack
     local path
     for path in $LAUNCHER_PROGRAMS $LAUNCHER_PLUGINS; do
@@ -104,9 +105,21 @@ make_ferrovirt_launcher() {
         mkdir -p "$root/$(dirname "$path")"
         cp -a "$tree/$path" "$root/$path"
     done
+    mkdir -p "$root/usr/share/OVMF"
+    for path in $LAUNCHER_FIRMWARE; do
+        cp -L "$tree/usr/share/OVMF/$path" "$root/usr/share/OVMF/$path"
+    done
+    # Where every TPM gets its certificates from: an authority of the pod's own.
+    path=/var/run/kubevirt-private/swtpm-localca
+    printf 'statedir = %s\nsigningkey = %s/signkey.pem\nissuercert = %s/issuercert.pem\ncertserial = %s/certserial\n' \
+        "$path" "$path" "$path" "$path" >"$root/etc/swtpm-localca.conf"
     install -D -m 0755 "$1" "$tree/usr/bin/ferrovirt-launcher"
     copy_with_libraries usr/bin/ferrovirt-launcher
+    make_directories
+    entrypoint='"/usr/bin/ferrovirt-launcher"' user=$RUNTIME_USER
+}
 
+make_directories() {
     # Session mode asks for the user's record, and writes below its home.
     mkdir -p "$root"/{etc,tmp,run,proc,sys,dev,root,var,home/qemu}
     ln -s /run "$root/var/run"
@@ -115,12 +128,13 @@ make_ferrovirt_launcher() {
     printf 'root:x:0:0:root:/root:/usr/sbin/nologin\nqemu:x:%s:%s:qemu:/home/qemu:/usr/sbin/nologin\n' "$RUNTIME_USER" "$RUNTIME_USER" >"$root/etc/passwd"
     printf 'root:x:0:\ntty:x:5:\nqemu:x:%s:\n' "$RUNTIME_USER" >"$root/etc/group"
     printf 'passwd: files\ngroup: files\nhosts: files dns\n' >"$root/etc/nsswitch.conf"
-    entrypoint='"/usr/bin/ferrovirt-launcher"' user=$RUNTIME_USER
 }
 
 # Asks apt for the packages as if nothing were installed, which gives all that they depend on.
 unpack() {
     local lists deb
+    tree=$work/packages
+    [ ! -d "$tree" ] || return 0
     lists=(-o Dir::State::status=/dev/null -o APT::Sandbox::User=root -o Dir::Cache::archives="$debs" --no-install-recommends)
     mkdir -p "$debs/partial" "$tree"
     say "downloading what is missing of: $LAUNCHER_PACKAGES"
@@ -162,7 +176,7 @@ copy_library() {
         return
         ;;
     esac
-    for dir in usr/lib/x86_64-linux-gnu lib/x86_64-linux-gnu usr/lib/x86_64-linux-gnu/libvirt usr/lib/x86_64-linux-gnu/pulseaudio; do
+    for dir in usr/lib/x86_64-linux-gnu lib/x86_64-linux-gnu usr/lib/x86_64-linux-gnu/libvirt usr/lib/x86_64-linux-gnu/swtpm usr/lib/x86_64-linux-gnu/pulseaudio; do
         if [ -e "$tree/$dir/$name" ]; then
             # All in one directory that the loader searches without a cache of its own.
             [ -e "$root/usr/lib/x86_64-linux-gnu/$name" ] && return

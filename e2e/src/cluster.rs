@@ -31,8 +31,8 @@ const NAMESPACE: &str = "kubevirt";
 /// The kubelet first: it would start again what is killed after it.
 const DAEMONS: &[&str] = &["kubelet", "containerd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"];
 /// What cases may make, besides machines: in the namespace `default`, or namespaces.
-const KINDS: &str =
-    "configmaps,secrets,services,datavolumes,persistentvolumeclaims,pods,roles,rolebindings,resourcequotas,namespaces";
+const KINDS: &str = "configmaps,secrets,services,datavolumes,persistentvolumeclaims,pods,roles,rolebindings,resourcequotas,\
+     network-attachment-definitions,namespaces";
 
 pub struct Cluster {
     state: PathBuf,

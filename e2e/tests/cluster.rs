@@ -1,8 +1,8 @@
 //! What only a real cluster can show: its parts die one by one, leaders change, Services reach guests, quotas and roles hold.
 
-use std::{collections::BTreeMap, process::ExitCode, time::Instant};
+use std::{collections::BTreeMap, fs, process::ExitCode, time::Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use ferrovirt_e2e::{
     Case, Host, Options, cluster, command, manifest,
     process::Process,
@@ -18,13 +18,17 @@ const CASES: &[Case] = &[
     ("new_certificates_are_taken_over", new_certificates_are_taken_over),
     ("an_agent_is_held_to_its_node", an_agent_is_held_to_its_node),
     ("launchers_meet_the_restricted_standard", launchers_meet_the_restricted_standard),
+    ("components_tell_prometheus", components_tell_prometheus),
     ("pods_and_guests_reach_each_other", pods_and_guests_reach_each_other),
+    ("images_are_copied_where_they_cannot_be_volumes", images_are_copied_where_they_cannot_be_volumes),
     ("a_change_of_all_components_restarts_no_vm", a_change_of_all_components_restarts_no_vm),
     ("nothing_is_written_when_nothing_happens", nothing_is_written_when_nothing_happens),
     ("quotas_hold_pods_and_vms_alike", quotas_hold_pods_and_vms_alike),
     ("whoever_edits_pods_edits_vms", whoever_edits_pods_edits_vms),
 ];
 
+/// Asks for what only clusters with Prometheus' operator can take.
+const MONITORED: &str = "monitoring.serviceMonitor=true";
 /// The namespace of the installation.
 const NAMESPACE: &str = "kubevirt";
 /// The test cluster's own image: a web server, among other things.
@@ -39,11 +43,21 @@ fn helm_and_install_apply_the_same(host: &Host) -> Result<()> {
     let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/ferrovirt");
     let version: Value = serde_json::from_str(&host.kubectl(&["get", "--raw", "/version"])?)?;
     let version = version["gitVersion"].as_str().context("the API server has no version")?.to_owned();
+    let monitored = host.work_dir().join("monitored.yaml");
+    fs::write(&monitored, "monitoring: { serviceMonitor: true }")?;
+    let monitored = monitored.to_string_lossy();
     for (values, options) in [
         (vec![], vec![]),
         (
-            vec!["replicas=3", "images.launcher=mine:1", "kubeletRoot=/kubelet", "images.pullPolicy=Always"],
-            vec!["--replicas=3", "--launcher-image=mine:1", "--kubelet-root=/kubelet", "--image-pull-policy=Always"],
+            vec!["replicas=3", "images.launcher=mine:1", "kubeletRoot=/kubelet", "images.pullPolicy=Always", MONITORED],
+            vec![
+                "--replicas=3",
+                "--launcher-image=mine:1",
+                "--kubelet-root=/kubelet",
+                "--image-pull-policy=Always",
+                "--values",
+                &monitored,
+            ],
         ),
     ] {
         let mut helm = host.command("helm");
@@ -51,9 +65,9 @@ fn helm_and_install_apply_the_same(host: &Host) -> Result<()> {
         for value in values {
             helm.args(["--set", value]);
         }
-        let of_helm = objects(host, &command::run(&mut helm, "")?.success()?)?;
+        let of_helm = objects(&command::run(&mut helm, "")?.success()?)?;
         let arguments: Vec<&str> = ["install", "--print"].into_iter().chain(options).collect();
-        let of_install = objects(host, &host.ferrovirt(&arguments)?)?;
+        let of_install = objects(&host.ferrovirt(&arguments)?)?;
         ensure!(!of_helm.is_empty(), "Helm makes nothing of the chart");
         let keys = |all: &BTreeMap<String, Value>| all.keys().cloned().collect::<Vec<_>>();
         ensure!(keys(&of_helm) == keys(&of_install), "Helm: {:?}\nwe: {:?}", keys(&of_helm), keys(&of_install));
@@ -64,13 +78,17 @@ fn helm_and_install_apply_the_same(host: &Host) -> Result<()> {
     Ok(())
 }
 
-/// A stream of manifests by kind and name, in the form that kubectl gives all of them.
-fn objects(host: &Host, manifests: &str) -> Result<BTreeMap<String, Value>> {
-    let arguments = ["create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-"];
-    let text = host.try_kubectl(&arguments, manifests)?.success()?;
+/// A stream of manifests by kind and name. Some are JSON.
+fn objects(manifests: &str) -> Result<BTreeMap<String, Value>> {
     let mut found = BTreeMap::new();
-    for object in serde_json::Deserializer::from_str(&text).into_iter::<Value>() {
-        let mut object = object?;
+    for document in manifests.split("---\n") {
+        let lines: Vec<&str> = document.lines().filter(|line| !line.trim_start().starts_with('#')).collect();
+        let text = lines.join("\n");
+        let mut object: Value = match text.trim_start().chars().next() {
+            None => continue,
+            Some('{') => serde_json::from_str(&text)?,
+            Some(_) => serde_saphyr::from_str(&text).map_err(|error| anyhow!("{error}:\n{text}"))?,
+        };
         let name = format!("{} {}", object["kind"], object["metadata"]["name"]);
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
             let labels = metadata.get_mut("labels").and_then(Value::as_object_mut);
@@ -258,6 +276,28 @@ fn launchers_meet_the_restricted_standard(host: &Host) -> Result<()> {
     Ok(())
 }
 
+/// Each of what it knows, and one virt-controller of all machines: the one that leads.
+fn components_tell_prometheus(host: &Host) -> Result<()> {
+    for (component, metric) in [
+        ("virt-api", "kubevirt_virt_api_ready_status 1"),
+        ("virt-controller", "kubevirt_vmi_info{"),
+        ("virt-handler", "kubevirt_vmi_cpu_usage_seconds_total{"),
+    ] {
+        let selector = format!("kubevirt.io={component},prometheus.kubevirt.io=true");
+        let named = "jsonpath={.items[*].metadata.name}";
+        let names = host.kubectl(&["-n", NAMESPACE, "get", "pods", "-l", &selector, "-o", named])?;
+        let mut told = String::new();
+        for name in names.split_whitespace() {
+            let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}:8080/proxy/metrics");
+            told += &host.kubectl(&["get", "--raw", &path])?;
+        }
+        let found = told.lines().filter(|line| line.starts_with(metric));
+        let about_calm = |line: &&str| !metric.ends_with('{') || line.contains("name=\"calm\"");
+        ensure!(found.filter(about_calm).count() > 0, "no {metric} of {names}:\n{told}");
+    }
+    Ok(())
+}
+
 /// A guest and a pod of the cluster, each behind a Service.
 fn pods_and_guests_reach_each_other(host: &Host) -> Result<()> {
     let service = |name: &str, selector: Value, port: u16| {
@@ -296,6 +336,32 @@ fn pods_and_guests_reach_each_other(host: &Host) -> Result<()> {
     ensure!(said == "web", "the guest gets {said:?} from the pod's Service");
     host.kubectl(&["delete", "pod/web", "pod/visitor", "service/web", "service/guest", "--grace-period=1"])?;
     Ok(())
+}
+
+/// What clusters with older kubelets or container runtimes choose.
+fn images_are_copied_where_they_cannot_be_volumes(host: &Host) -> Result<()> {
+    let set = |gates: Value| {
+        let developer = json!({ "disabledFeatureGates": gates });
+        let patch = json!({ "spec": { "configuration": { "developerConfiguration": developer } } }).to_string();
+        host.kubectl(&["-n", NAMESPACE, "patch", "kubevirt", "kubevirt", "--type=merge", "-p", &patch])
+    };
+    set(json!(["ImageVolume"]))?;
+    let ran = wait::until("a launcher with a copy of its image", wait::BOOT, || {
+        host.apply(&manifest::plain_vm("copied", "Always"))?;
+        let pod = host.pod_of(&host.wait_running("copied")?)?;
+        let first = &pod["spec"]["initContainers"][0]["name"];
+        if first == "copy-tool" {
+            return Ok(Seen::Yes(()));
+        }
+        // The controller had not seen the change yet.
+        host.ferrovirt(&["delete", "vm", "copied"])?;
+        host.wait_gone("vmi", "copied")?;
+        Ok(Seen::Not(pod["spec"].to_string()))
+    });
+    set(json!(null))?;
+    ran?;
+    host.ferrovirt(&["delete", "vm", "copied"])?;
+    host.wait_gone("vmi", "copied")
 }
 
 /// As an upgrade does it: every component's pod is replaced.

@@ -16,14 +16,8 @@ const CASES: &[Case] = &[
     ("and_again_after_a_restart", and_again_after_a_restart),
 ];
 
-const EMBEDDED: &str = "needs CNI plugins and servers on this machine";
-
 fn main() -> ExitCode {
-    let embedded_only = &[
-        ("guests_reach_everything", EMBEDDED),
-        ("guests_have_ipv6", EMBEDDED),
-        ("and_again_after_a_restart", EMBEDDED),
-    ];
+    let embedded_only = &[("guests_have_ipv6", "the cluster under test has IPv4 alone")];
     let code = suite(Options { embedded_only, ..Options::default() }, CASES);
     // The plugin makes the bridge of a network and leaves it to whoever configured it.
     let _ = Command::new("ip").args(["link", "delete", &bridge()]).stderr(Stdio::null()).status();
@@ -40,7 +34,7 @@ fn guests_reach_everything(host: &Host) -> Result<()> {
     let config = json!({
         "cniVersion": "1.0.0", "name": bridge(), "type": "bridge", "bridge": bridge(),
         "ipam": {
-            "type": "host-local", "dataDir": host.work_dir().join("side"), "ranges": [[{ "subnet": "10.77.0.0/24" }]],
+            "type": "host-local", "dataDir": host.work_dir().join("side"), "ranges": [[{ "subnet": "10.76.0.0/24" }]],
         },
     });
     host.apply(&json!({
@@ -110,8 +104,7 @@ fn and_again_after_a_restart(host: &Host) -> Result<()> {
     for name in ["behind", "instead"] {
         host.wait_gone("vmi", name)?;
     }
-    host.down()?;
-    host.up()?;
+    host.restart()?;
     for name in ["behind", "instead"] {
         host.ferrovirt(&["start", name])?;
     }

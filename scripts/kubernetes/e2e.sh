@@ -10,8 +10,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$here/lib.sh"
 
-# `hosts` is about `ferrovirt up` itself, `debian` about its guest, and `hypervisors` needs images that are not made yet.
-suites=(first_vm power kubectl refusals services virtctl disks cluster crashes nodes)
+# `hosts` is about `ferrovirt up` itself, `debian` about its guest, and `examples` about images of a registry.
+suites=(first_vm power kubectl refusals services networks virtctl disks cluster hypervisors crashes nodes)
 images=${FERROVIRT_IMAGES:-$(dirname "$cache")/images}
 repo=$(cd "$here/../.." && pwd)
 chart=$repo/charts/ferrovirt
@@ -35,6 +35,8 @@ main() {
         for suite in "${suites[@]}"; do
             [ "$suite" != nodes ] || step second-node second_node
             step "$suite" env FERROVIRT_TARGET=kubernetes cargo test --package ferrovirt-e2e --test "$suite"
+            # What a suite that failed has left would fail all others.
+            kubectl delete virtualmachines,virtualmachineinstances --all --timeout=120s >/dev/null || failed=1
         done
     fi
     step uninstall uninstall_chart
@@ -92,10 +94,7 @@ upgrade_chart() {
     kubectl create -f "$here/config/upgrade-vm.yaml" && kubectl wait --for=condition=Ready vm/stays --timeout=180s || return 1
     before=$(instance) || return 1
     helm upgrade ferrovirt "$chart" "${values[@]}" --timeout 180s && rolled_out || return 1
-    if kubectl --namespace kubevirt get pods -l '!job-name' -o jsonpath='{.items[*].spec.containers[*].image}' | grep previous; then
-        echo "a component was not replaced"
-        return 1
-    fi
+    wait_for 60 all_replaced || { echo "a component was not replaced"; kubectl --namespace kubevirt get pods -o wide; return 1; }
     kubectl wait --for=condition=Ready vm/stays --timeout=60s || return 1
     after=$(instance)
     if [ "$before" != "$after" ]; then
@@ -103,6 +102,13 @@ upgrade_chart() {
         return 1
     fi
     kubectl delete vm/stays --timeout=120s
+}
+
+# Those that are replaced take a moment to end.
+all_replaced() {
+    local images
+    images=$(kubectl --namespace kubevirt get pods -l '!job-name' -o jsonpath='{.items[*].spec.containers[*].image}') &&
+        [[ $images != *previous* ]]
 }
 
 # What is another one after a restart: the VMI and its phases, the pod and its container, the process.

@@ -160,6 +160,9 @@ enum Command {
     /// Fill a volume (runs in a pod)
     #[command(hide = true)]
     Importer,
+    /// Copy the files of an image (runs in a pod)
+    #[command(hide = true)]
+    CopyTree(roles::copy_tree::CopyTreeArgs),
     /// Care for the VMs of a node (runs in a pod)
     #[command(hide = true)]
     VirtHandler(roles::virt_handler::VirtHandlerArgs),
@@ -256,6 +259,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::ChartHook(arguments) => install::hook(arguments).await,
             Command::Uninstall(arguments) => install::uninstall(arguments).await,
             Command::VirtApi(arguments) => roles::virt_api::run(arguments).await,
+            Command::CopyTree(arguments) => roles::copy_tree::run(&arguments),
             Command::Importer => roles::importer::run().await,
             Command::VirtController(arguments) => roles::virt_controller::run(arguments).await,
             Command::VirtHandler(arguments) => roles::virt_handler::run(arguments).await,

@@ -7,7 +7,7 @@ use ferrovirt_api::{
     v1::{KubeVirt, KubeVirtConfiguration},
 };
 use ferrovirt_machine::hypervisor;
-use ferrovirt_plan::{cluster_defaults, pod, vmi};
+use ferrovirt_plan::{cluster_defaults::feature_gate, pod, vmi};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
@@ -35,6 +35,8 @@ fn not_offered(nodes: &[Arc<Node>]) -> BTreeMap<String, String> {
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub launcher_image: String,
+    /// The components' own image, where they are pods.
+    pub component_image: Option<String>,
 }
 
 #[derive(Clone)]
@@ -85,7 +87,8 @@ impl Cluster {
 
     pub(crate) fn pod_config(&self) -> pod::Config {
         let configuration = self.configuration();
-        let host_disks = cluster_defaults::feature_gate(&configuration, "HostDisk");
+        let host_disks = feature_gate(&configuration, "HostDisk");
+        let image_volumes = feature_gate(&configuration, "ImageVolume");
         let developer = configuration.developer_configuration.unwrap_or_default();
         let device_available = self.nodes.state().iter().any(|node| {
             let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
@@ -104,6 +107,7 @@ impl Cluster {
                 ratio => ratio,
             },
             not_offered: not_offered(&self.nodes.state()),
+            copy_images_with: self.settings.component_image.clone().filter(|_| !image_volumes),
             host_disks,
             ..pod::Config::default()
         }

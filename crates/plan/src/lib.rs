@@ -4,6 +4,7 @@
 
 pub mod cluster_defaults;
 pub mod conditions;
+mod container_disks;
 mod credentials;
 pub mod disks;
 pub mod enlightenments;

@@ -44,6 +44,8 @@ pub struct Config {
     pub host_disks: bool,
     /// Claims of the instance that are block devices.
     pub block_claims: std::collections::BTreeSet<String>,
+    /// The components' image, if the cluster has no image volumes: see `container_disks`.
+    pub copy_images_with: Option<String>,
 }
 
 impl Default for Config {
@@ -57,6 +59,7 @@ impl Default for Config {
             cpu_allocation_ratio: 10,
             host_disks: false,
             block_claims: Default::default(),
+            copy_images_with: None,
         }
     }
 }
@@ -96,7 +99,7 @@ pub fn render(vmi: &VirtualMachineInstance, config: &Config) -> Pod {
     node_selector.insert(names::NODE_SCHEDULABLE.into(), "true".into());
     node_selector.insert(format!("{}{}", names::HYPERVISOR_LABEL, hypervisor(vmi)), "true".into());
     let privileged = is_privileged(vmi);
-    let pod_spec = PodSpec {
+    let mut pod_spec = PodSpec {
         restart_policy: Some("Never".into()),
         termination_grace_period_seconds: Some(grace + GRACE_SLACK_SECONDS),
         automount_service_account_token: Some(false),
@@ -136,6 +139,10 @@ pub fn render(vmi: &VirtualMachineInstance, config: &Config) -> Pod {
         }],
         ..Default::default()
     };
+    // Not for a driver that runs as root: its guests have files of many owners, which a copy would lose.
+    if let Some(tool) = config.copy_images_with.as_ref().filter(|_| !privileged) {
+        crate::container_disks::copy_images(&mut pod_spec, tool);
+    }
     Pod { metadata: metadata(vmi), spec: Some(pod_spec), status: None }
 }
 

@@ -134,7 +134,7 @@ impl Cluster {
     }
 
     fn start_controllers(&self) {
-        let settings = Settings { launcher_image: "sim".into() };
+        let settings = Settings { launcher_image: "sim".into(), component_image: None };
         for part in Part::ALL {
             let client = self.counted("virt-controller");
             let stop = self.stop.clone();

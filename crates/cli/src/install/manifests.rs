@@ -20,8 +20,13 @@ macro_rules! template {
     };
 }
 
-const COMPONENTS: &[(&str, &str)] =
-    &[template!("rbac.yaml"), template!("policies.yaml"), template!("state.yaml"), template!("workloads.yaml")];
+const COMPONENTS: &[(&str, &str)] = &[
+    template!("rbac.yaml"),
+    template!("policies.yaml"),
+    template!("state.yaml"),
+    template!("workloads.yaml"),
+    template!("monitoring.yaml"),
+];
 const REGISTRATION: &[(&str, &str)] = &[template!("registration.yaml")];
 
 /// Objects in the order in which they are applied. Deleting goes the other way.
@@ -81,7 +86,12 @@ fn namespace() -> Value {
 fn documents(templates: &[(&str, &str)], values: &Values) -> Result<Vec<Value>> {
     let mut all = vec![];
     for (name, text) in templates {
-        let text = template::fill(text, values, VERSION).with_context(|| format!("cannot fill in {name}"))?;
+        let text = template::body(text, values)
+            .and_then(|text| template::fill(text, values, VERSION))
+            .with_context(|| format!("cannot fill in {name}"))?;
+        if text.is_empty() {
+            continue;
+        }
         let documents: Vec<Value> =
             serde_saphyr::from_multiple(&text).map_err(|error| anyhow!("{name} is not valid YAML: {error}"))?;
         all.extend(documents.into_iter().filter(|document| !document.is_null()));

@@ -104,7 +104,8 @@ fn version_finding(major: &str, minor: &str) -> Finding {
         Ok(found) if major == "1" && found < MINOR => finding(
             Warning,
             format!(
-                "Kubernetes {major}.{minor}: containerDisks need the feature gate ImageVolume on API server and kubelets"
+                "Kubernetes {major}.{minor}: containerDisks are copied at every start (disable our feature gate ImageVolume), or open \
+                 that of API server and kubelets"
             ),
         ),
         _ => finding(Good, format!("Kubernetes {major}.{minor}")),
@@ -195,7 +196,8 @@ fn runtime_problem(version: &str) -> Option<String> {
     };
     (found < least).then(|| {
         format!(
-            "{name} {version} has no image volumes, which containerDisks need: use {name} {}.{} or newer",
+            "{name} {version} has no image volumes: disable our feature gate ImageVolume, and containerDisks are copied at every \
+             start, or use {name} {}.{} or newer",
             least.0, least.1
         )
     })

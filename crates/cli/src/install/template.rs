@@ -1,9 +1,24 @@
-//! The part of Helm's template language that the chart's shared templates keep to: values, as JSON or as text.
+//! The part of Helm's template language that the chart's shared templates keep to: values, as JSON or as text, and whole files
+//! that depend on one.
 
 use anyhow::{Result, bail};
 use serde_json::Value;
 
 use super::values::Values;
+
+/// What is left of a template: all, unless its first line is `{{- if .Values.path }}` and its last `{{- end }}`. Then what is
+/// between, or nothing if the value says no.
+pub fn body<'a>(text: &'a str, values: &Values) -> Result<&'a str> {
+    let Some((condition, rest)) = text.strip_prefix("{{- if ").and_then(|rest| rest.split_once(" }}\n")) else {
+        return Ok(text);
+    };
+    let Some(inner) = rest.strip_suffix("{{- end }}\n") else { bail!("what depends on {condition} has no end") };
+    match lookup(condition, values, "")? {
+        Value::Bool(true) => Ok(inner),
+        Value::Bool(false) => Ok(""),
+        other => bail!("{condition} says neither yes nor no: {other}"),
+    }
+}
 
 /// Replaces each `{{ toJson .Values.path }}` and `{{ .Values.path }}`. The same for `.Chart.AppVersion`.
 pub fn fill(text: &str, values: &Values, app_version: &str) -> Result<String> {
@@ -42,6 +57,20 @@ fn lookup(name: &str, values: &Values, app_version: &str) -> Result<Value> {
 mod tests {
     use super::*;
     use crate::install::values::Chosen;
+
+    #[test]
+    fn a_whole_file_may_depend_on_a_value() {
+        let mut chosen = Chosen::default();
+        let text = "{{- if .Values.monitoring.serviceMonitor }}\na: 1\n{{- end }}\n";
+        assert_eq!(body(text, &chosen.complete().unwrap()).unwrap(), "");
+        chosen.set("monitoring.serviceMonitor", Some(true));
+        let values = chosen.complete().unwrap();
+        assert_eq!(body(text, &values).unwrap(), "a: 1\n");
+        assert_eq!(body("b: 2\n", &values).unwrap(), "b: 2\n");
+        for wrong in ["{{- if .Values.replicas }}\n{{- end }}\n", "{{- if .Values.monitoring.serviceMonitor }}\n"] {
+            assert!(body(wrong, &values).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn values_are_filled_in_and_cannot_change_the_structure() {

@@ -76,7 +76,8 @@ fn merge(into: &mut Value, from: Value) {
 }
 
 /// Below these everything is allowed: they are objects of Kubernetes or of KubeVirt.
-const OPEN: &[&str] = &["configuration", "certificateRotateStrategy", "resources.", "nodeSelector"];
+const OPEN: &[&str] =
+    &["configuration", "certificateRotateStrategy", "resources.", "nodeSelector", "monitoring.labels"];
 
 fn known(defaults: &Value, chosen: &Value, path: &str) -> Result<()> {
     let (Value::Object(defaults), Value::Object(chosen)) = (defaults, chosen) else { return Ok(()) };

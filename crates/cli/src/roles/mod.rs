@@ -3,9 +3,11 @@
 //! They compose the same parts as `ferrovirt up`, with a cluster's API server behind the client.
 
 pub mod certificates;
+pub mod copy_tree;
 mod device_plugin;
 pub mod importer;
 mod leader;
+mod scrape;
 #[cfg(test)]
 mod stream_tests;
 pub mod virt_api;

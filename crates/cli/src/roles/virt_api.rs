@@ -10,6 +10,7 @@ use tokio::net::TcpListener;
 use super::{
     RoleArgs,
     certificates::material::{self, Material},
+    scrape::MetricsArgs,
     terminated,
 };
 
@@ -23,6 +24,8 @@ pub struct VirtApiArgs {
     role: RoleArgs,
     #[arg(long, default_value = "[::]:8443")]
     listen: SocketAddr,
+    #[command(flatten)]
+    metrics: MetricsArgs,
 }
 
 pub async fn run(arguments: VirtApiArgs) -> Result<()> {
@@ -48,6 +51,7 @@ pub async fn run(arguments: VirtApiArgs) -> Result<()> {
     let nodes = RemoteNodes::new(client.clone(), &arguments.role.namespace, port, node_name.try_into()?, calling);
     let listener =
         TcpListener::bind(arguments.listen).await.with_context(|| format!("cannot listen on {}", arguments.listen))?;
+    arguments.metrics.serve(Arc::new(|| Box::pin(async { vec![ferrovirt_virt_api::ready_status()] }))).await?;
     tracing::info!(listen = %arguments.listen, "virt-api serves");
     ferrovirt_virt_api::serve(VirtApi::new(client, Arc::new(nodes)), listener, serving, terminated()).await;
     Ok(())

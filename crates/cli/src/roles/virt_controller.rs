@@ -1,13 +1,17 @@
 //! `ferrovirt virt-controller`: the controllers of a cluster, in one of the processes that could run them.
 
+use std::sync::Arc;
+
 use anyhow::{Result, bail};
 use clap::Args;
 use ferrovirt_controller::{Part, Settings};
+use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     RoleArgs, certificates,
     leader::{Elector, LEASE},
+    scrape::MetricsArgs,
     terminated,
 };
 
@@ -24,6 +28,8 @@ pub struct VirtControllerArgs {
     /// Name of this process among those that could lead
     #[arg(long, env = "POD_NAME")]
     identity: Option<String>,
+    #[command(flatten)]
+    metrics: MetricsArgs,
 }
 
 pub async fn run(arguments: VirtControllerArgs) -> Result<()> {
@@ -32,6 +38,11 @@ pub async fn run(arguments: VirtControllerArgs) -> Result<()> {
         Some(identity) => identity,
         None => format!("{}-{}", rustix::system::uname().nodename().to_string_lossy(), std::process::id()),
     };
+    // Those that do not lead tell that they do not.
+    let metrics = ferrovirt_controller::Metrics::default();
+    let told = metrics.clone();
+    let collect = move || -> BoxFuture<'static, _> { Box::pin(std::future::ready(told.collect())) };
+    arguments.metrics.serve(Arc::new(collect)).await?;
     let mut elector = Elector::new(client.clone(), &arguments.role.namespace, LEASE, &identity);
     tokio::select! {
         () = terminated() => return Ok(()),
@@ -39,8 +50,8 @@ pub async fn run(arguments: VirtControllerArgs) -> Result<()> {
     }
     tracing::info!(identity, "this virt-controller leads");
     let stop = CancellationToken::new();
-    let settings = Settings { launcher_image: arguments.launcher_image };
-    let metrics = ferrovirt_controller::Metrics::default();
+    let settings =
+        Settings { launcher_image: arguments.launcher_image, component_image: arguments.importer_image.clone() };
     let parts = Part::ALL.map(|part| {
         let stop = stop.clone();
         tokio::spawn(ferrovirt_controller::run(client.clone(), settings.clone(), part, metrics.clone(), async move {

@@ -3,18 +3,22 @@
 use std::{
     net::{Ipv6Addr, SocketAddr},
     path::PathBuf,
+    sync::Arc,
     time::Duration,
 };
 
 use anyhow::{Context, Result};
 use clap::Args;
+use futures::future::BoxFuture;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     RoleArgs,
     certificates::material::{self, Material},
-    device_plugin, terminated,
+    device_plugin,
+    scrape::MetricsArgs,
+    terminated,
 };
 
 /// Where virt-api reaches an agent.
@@ -35,6 +39,8 @@ pub struct VirtHandlerArgs {
     kubelet_root: PathBuf,
     #[arg(long, default_value_t = SocketAddr::from((Ipv6Addr::UNSPECIFIED, PORT)))]
     listen: SocketAddr,
+    #[command(flatten)]
+    metrics: MetricsArgs,
 }
 
 pub async fn run(arguments: VirtHandlerArgs) -> Result<()> {
@@ -48,6 +54,12 @@ pub async fn run(arguments: VirtHandlerArgs) -> Result<()> {
     let kvm = ferrovirt_node::Host::detect().kvm_usable();
     let plugins = device_plugin::run(device_plugin::devices(kvm), NODE_ROOT.into(), device_plugin::DIRECTORY.into());
     let agent = ferrovirt_node::agent(client, config);
+    let told = agent.clone();
+    let collect = move || -> BoxFuture<'static, _> {
+        let agent = told.clone();
+        Box::pin(async move { agent.metrics().await })
+    };
+    arguments.metrics.serve(Arc::new(collect)).await?;
     tracing::info!(node = arguments.node_name, listen = %arguments.listen, "virt-handler cares for this node's VMs");
     let stop = CancellationToken::new();
     let streams = {

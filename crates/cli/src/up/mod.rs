@@ -221,7 +221,8 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     let keeper = certificates.clone();
     tokio::spawn(async move { keeper.keep().await });
 
-    let settings = ferrovirt_controller::Settings { launcher_image: programs.launcher_image.clone() };
+    let settings =
+        ferrovirt_controller::Settings { launcher_image: programs.launcher_image.clone(), component_image: None };
     let metrics = ferrovirt_controller::Metrics::default();
     services::register_metrics(&api, metrics.clone(), agent.clone(), certificates);
     // Those that make instances can be stopped before the others.
