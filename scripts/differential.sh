@@ -14,7 +14,7 @@ children=()
 stop() {
     "$bin/ferrovirt" down --data-dir "$work/ours" >/dev/null 2>&1 || true
     ((${#children[@]} == 0)) || kill "${children[@]}" 2>/dev/null || true
-    wait
+    wait || true
     rm -rf "$work"
 }
 trap stop EXIT
