@@ -15,10 +15,18 @@ mod vmi;
 
 use std::{future::Future, sync::Arc};
 
-use kube::Client;
+use kube::{
+    Api, Client, Resource,
+    runtime::{Controller, WatchStreamExt as _, controller, reflector, watcher},
+};
+use serde::de::DeserializeOwned;
 
 pub use cluster::Settings;
 pub use metrics::Metrics;
+
+/// How many objects of a kind are worked on at once. Without a bound, an API server that gets slow is asked for ever more at a
+/// time, and each request holds memory until it is answered.
+const AT_ONCE: u16 = 32;
 
 /// Of one controller.
 pub(crate) struct Context {
@@ -69,6 +77,21 @@ pub async fn run(
         Part::Instances => vmi::run(context, shutdown).await,
         Part::ReplicaSets => replicaset::run(context, shutdown).await,
     }
+}
+
+/// A controller of all objects of a kind. Its cache does not keep managed fields: they are larger than all the rest, and nobody
+/// asks for them.
+pub(crate) fn controller_of<K>(api: Api<K>) -> Controller<K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
+{
+    let (store, writer) = reflector::store();
+    let objects = watcher(api, watcher::Config::default())
+        .default_backoff()
+        .modify(|object| object.meta_mut().managed_fields = None)
+        .reflect(writer)
+        .applied_objects();
+    Controller::for_stream(objects, store).with_config(controller::Config::default().concurrency(AT_ONCE))
 }
 
 /// A merge patch that only applies to the version that was read.

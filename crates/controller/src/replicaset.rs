@@ -21,7 +21,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::{
     Api, Resource, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
-    runtime::{Controller, controller, reflector::ObjectRef, watcher},
+    runtime::{controller, reflector::ObjectRef, watcher},
 };
 use serde_json::json;
 
@@ -36,7 +36,7 @@ struct State {
 pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()> + Send + Sync + 'static) {
     let sets = Api::<VirtualMachineInstanceReplicaSet>::all(context.client.clone());
     let vmis = Api::<VirtualMachineInstance>::all(context.client.clone());
-    let controller = Controller::new(sets, watcher::Config::default());
+    let controller = crate::controller_of(sets);
     let known = controller.store();
     let state = Arc::new(State { context, back_off: Mutex::default() });
     controller

@@ -189,8 +189,8 @@ async fn attached(
             Err(Failure::Refused(errors)) => {
                 let end = refused(&errors);
                 Box::pin(finish(context, &vmi, &end, false)).await?;
-                let _ = launcher.request(Request::Kill {}).await;
-                let _ = launcher.request(Request::Release {}).await;
+                let _ = Box::pin(launcher.request(Request::Kill {})).await;
+                let _ = Box::pin(launcher.request(Request::Release {})).await;
                 launcher.gone().await;
                 return Ok(Some(end));
             }
@@ -202,34 +202,36 @@ async fn attached(
     let mut mirrored = None;
     loop {
         let vmi = object.borrow_and_update().clone();
-        let state = machine.borrow_and_update().clone();
         let deleting = vmi.metadata.deletion_timestamp.is_some();
         let drained = *draining.borrow_and_update();
-        if state.phase == MachinePhase::Stopped {
-            let end = Box::pin(ended(context, &vmi, &state, deleting || drained)).await?;
-            // The launcher may go once somebody else remembers how the guest ended.
-            Box::pin(finish(context, &vmi, &end, drained)).await?;
-            let _ = launcher.request(Request::Release {}).await;
-            launcher.gone().await;
-            return Ok(Some(end));
-        }
-        if let Some(ready) = &prepared
-            && mirrored != Some(state.generation)
-            && !is_final(&vmi)
         {
-            Box::pin(mirror(context, &vmi, &state, ready)).await?;
-            mirrored = Some(state.generation);
+            let state = Box::new(machine.borrow_and_update().clone());
+            if state.phase == MachinePhase::Stopped {
+                let end = Box::pin(ended(context, &vmi, &state, deleting || drained)).await?;
+                // The launcher may go once somebody else remembers how the guest ended.
+                Box::pin(finish(context, &vmi, &end, drained)).await?;
+                let _ = Box::pin(launcher.request(Request::Release {})).await;
+                launcher.gone().await;
+                return Ok(Some(end));
+            }
+            if let Some(ready) = &prepared
+                && mirrored != Some(state.generation)
+                && !is_final(&vmi)
+            {
+                Box::pin(mirror(context, &vmi, &state, ready)).await?;
+                mirrored = Some(state.generation);
+            }
         }
         if (deleting || drained) && !asked_to_stop {
             let grace = vmi.spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
             let grace_seconds = u64::try_from(grace).unwrap_or(0);
-            launcher.request(Request::Shutdown { grace_seconds }).await?;
+            Box::pin(launcher.request(Request::Shutdown { grace_seconds })).await?;
             asked_to_stop = true;
             Box::pin(context.events.shutting_down(&vmi)).await;
         }
         tokio::select! {
             () = launcher.gone() => {
-                let state = machine.borrow().clone();
+                let state = Box::new(machine.borrow().clone());
                 let end = match state.phase {
                     MachinePhase::Stopped => Box::pin(ended(context, &vmi, &state, deleting || drained)).await?,
                     _ => End {

@@ -134,9 +134,10 @@ impl Agent {
         loop {
             match events.try_next().await {
                 Ok(Some(watcher::Event::Apply(mut vmi) | watcher::Event::InitApply(mut vmi))) => {
-                    // Kept as long as the instance lives, and larger than all the rest of it.
+                    // Kept as long as the instance lives: without what is larger than all the rest of it, and as a copy,
+                    // whose lists have no room for more.
                     vmi.metadata.managed_fields = None;
-                    self.observe(vmi);
+                    self.observe(VirtualMachineInstance::clone(&vmi));
                 }
                 Ok(Some(watcher::Event::Delete(vmi))) => self.forget(&vmi),
                 Ok(Some(watcher::Event::Init | watcher::Event::InitDone)) => {}

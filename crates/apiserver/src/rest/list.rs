@@ -105,47 +105,45 @@ pub async fn list(call: &Call) -> Result<Response<Body>, ApiError> {
     if let Some(remaining) = page.remaining {
         meta["remainingItemCount"] = remaining.into();
     }
-    let objects = || -> Result<Vec<Value>, ApiError> {
-        page.entries
-            .iter()
-            .map(|e| respond::entry(&call.resource, call.version(), e).and_then(|b| respond::parse(&b)))
-            .collect()
-    };
-    let bytes: Bytes = match call.accept.shape {
-        Shape::Table => respond::table(call, &objects()?, meta, true).to_string().into(),
-        Shape::PartialMetadata | Shape::PartialMetadataList => {
-            let items: Vec<Value> = objects()?.iter().map(|o| respond::partial(call, o)).collect();
-            let api_version = format!("meta.k8s.io/{}", call.accept.meta_version);
-            json!({"kind": "PartialObjectMetadataList", "apiVersion": api_version, "metadata": meta, "items": items})
-                .to_string()
-                .into()
-        }
-        Shape::Object => concatenated(call, &meta, &page.entries)?,
-    };
+    let bytes = document(call, meta, &page.entries)?;
     respond::encoded(call, StatusCode::OK, bytes)
 }
 
-/// The list document out of stored bytes.
-fn concatenated(call: &Call, meta: &Value, entries: &[Arc<Entry>]) -> Result<Bytes, ApiError> {
-    let size: usize = entries.iter().map(|e| e.bytes.len() + 1).sum();
+/// The list document, written item by item: as values, all of them together would take many times the room of their bytes.
+fn document(call: &Call, meta: Value, entries: &[Arc<Entry>]) -> Result<Bytes, ApiError> {
+    let (head, field) = match call.accept.shape {
+        Shape::Table => (respond::table_head(call, meta, true), "rows"),
+        Shape::PartialMetadata | Shape::PartialMetadataList => {
+            let api_version = format!("meta.k8s.io/{}", call.accept.meta_version);
+            (json!({"kind": "PartialObjectMetadataList", "apiVersion": api_version, "metadata": meta}), "items")
+        }
+        Shape::Object => {
+            (json!({"kind": call.resource.list_kind, "apiVersion": call.api_version(), "metadata": meta}), "items")
+        }
+    };
+    let head = head.to_string();
+    let size: usize = match call.accept.shape {
+        Shape::Object => entries.iter().map(|entry| entry.bytes.len() + 1).sum(),
+        _ => 0,
+    };
     let mut bytes = BytesMut::with_capacity(size + 256);
-    let head = format!(
-        "{{\"kind\":{},\"apiVersion\":{},\"metadata\":{meta},\"items\":[",
-        json!(call.resource.list_kind),
-        json!(call.api_version())
-    );
-    bytes.put_slice(head.as_bytes());
+    bytes.put_slice(head.strip_suffix('}').unwrap_or(&head).as_bytes());
+    bytes.put_slice(format!(",\"{field}\":[").as_bytes());
     for (index, entry) in entries.iter().enumerate() {
         if index > 0 {
             bytes.put_u8(b',');
         }
         let object = respond::entry(&call.resource, call.version(), entry)?;
-        match kindless(&object).filter(|_| !call.resource.custom) {
-            Some(rest) => {
-                bytes.put_u8(b'{');
-                bytes.put_slice(rest);
-            }
-            None => bytes.put_slice(&object),
+        match call.accept.shape {
+            Shape::Object => match kindless(&object).filter(|_| !call.resource.custom) {
+                Some(rest) => {
+                    bytes.put_u8(b'{');
+                    bytes.put_slice(rest);
+                }
+                None => bytes.put_slice(&object),
+            },
+            Shape::Table => bytes.put_slice(respond::row(call, &respond::parse(&object)?).to_string().as_bytes()),
+            _ => respond::put_partial(call, &object, &mut bytes)?,
         }
     }
     bytes.put_slice(b"]}");

@@ -3,6 +3,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use ferrovirt_schema::{proto, structural};
 use http::{HeaderValue, Response, StatusCode, header};
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::Call;
@@ -158,28 +159,45 @@ pub fn partial(call: &Call, object: &Value) -> Value {
     })
 }
 
+/// The same, from the bytes of the object, appended to a document. Only the metadata is looked at.
+pub fn put_partial(call: &Call, bytes: &[u8], to: &mut BytesMut) -> Result<(), ApiError> {
+    #[derive(serde::Deserialize)]
+    struct Whole<'a> {
+        #[serde(borrow)]
+        metadata: &'a RawValue,
+    }
+    let whole: Whole<'_> =
+        serde_json::from_slice(bytes).map_err(|e| ApiError::internal(format!("stored object: {e}")))?;
+    let version = &call.accept.meta_version;
+    let head = format!("{{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/{version}\",\"metadata\":");
+    to.put_slice(head.as_bytes());
+    to.put_slice(whole.metadata.get().as_bytes());
+    to.put_u8(b'}');
+    Ok(())
+}
+
 /// A Table of objects. `with_columns` is false for all but the first event of a watch.
 pub fn table(call: &Call, objects: &[Value], meta: Value, with_columns: bool) -> Value {
-    let columns = &call.version().columns;
-    let include = match call.query.get("includeObject") {
-        "" => "Metadata",
-        other => other,
-    };
-    let rows: Vec<Value> = objects
-        .iter()
-        .map(|object| {
-            let mut row = json!({"cells": columns.cells(object)});
-            match include {
-                "None" => {}
-                "Object" => row["object"] = object.clone(),
-                _ => row["object"] = partial(call, object),
-            }
-            row
-        })
-        .collect();
-    let definitions = if with_columns { columns.definitions() } else { Vec::new() };
+    let mut table = table_head(call, meta, with_columns);
+    table["rows"] = objects.iter().map(|object| row(call, object)).collect();
+    table
+}
+
+/// A Table without its rows.
+pub fn table_head(call: &Call, meta: Value, with_columns: bool) -> Value {
+    let definitions = if with_columns { call.version().columns.definitions() } else { Vec::new() };
     json!({
         "kind": "Table", "apiVersion": format!("meta.k8s.io/{}", call.accept.meta_version), "metadata": meta,
-        "columnDefinitions": definitions, "rows": rows,
+        "columnDefinitions": definitions,
     })
+}
+
+pub fn row(call: &Call, object: &Value) -> Value {
+    let mut row = json!({"cells": call.version().columns.cells(object)});
+    match call.query.get("includeObject") {
+        "None" => {}
+        "Object" => row["object"] = object.clone(),
+        _ => row["object"] = partial(call, object),
+    }
+    row
 }

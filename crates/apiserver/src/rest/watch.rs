@@ -2,6 +2,7 @@
 //!
 //! A stream pulls from the store's event ring at the speed of its client; a slow client loses its place (410), never the writer.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use http::{Response, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::select::Selection;
 use super::{Call, respond};
@@ -77,9 +79,9 @@ pub async fn watch(call: &Call) -> Result<Response<Body>, ApiError> {
         initial: initial.into_iter(),
         initial_end: (send_initial == Some(true) && bookmarks).then_some(revision),
         bookmarks,
-        deadline: Instant::now() + timeout,
-        bookmark_at: Instant::now() + BOOKMARK_PERIOD,
-        stop: call.stop.clone(),
+        deadline: Box::pin(tokio::time::sleep(timeout)),
+        bookmark: Box::pin(tokio::time::sleep(BOOKMARK_PERIOD)),
+        stopped: Box::pin(call.stop.clone().cancelled_owned()),
         ended: false,
     };
     let stream = stream::unfold(state, |mut state| async move {
@@ -113,9 +115,10 @@ struct State {
     /// After the initial events, a bookmark with this revision says that they were all.
     initial_end: Option<u64>,
     bookmarks: bool,
-    deadline: Instant,
-    bookmark_at: Instant,
-    stop: tokio_util::sync::CancellationToken,
+    // Kept from event to event: to register each of them anew costs more than to send the event.
+    deadline: Pin<Box<Sleep>>,
+    bookmark: Pin<Box<Sleep>>,
+    stopped: Pin<Box<WaitForCancellationFutureOwned>>,
     ended: bool,
 }
 
@@ -152,15 +155,15 @@ impl State {
                         return Some(self.too_old(gone.oldest));
                     }
                 },
-                () = tokio::time::sleep_until(self.bookmark_at), if self.bookmarks => {
-                    self.bookmark_at = Instant::now() + BOOKMARK_PERIOD;
+                () = self.bookmark.as_mut(), if self.bookmarks => {
+                    self.bookmark.as_mut().reset(Instant::now() + BOOKMARK_PERIOD);
                     frame.put(self.encoder.bookmark(self.watcher.progress(), false));
                 }
-                () = tokio::time::sleep_until(self.deadline) => {
+                () = self.deadline.as_mut() => {
                     self.ended = true;
                     return self.bookmarks.then(|| self.encoder.bookmark(self.watcher.progress(), false));
                 }
-                () = self.stop.cancelled() => return None,
+                () = self.stopped.as_mut() => return None,
             }
             if !frame.is_empty() {
                 return Some(frame.freeze());

@@ -14,7 +14,7 @@ use k8s_openapi::{api::apps::v1::ControllerRevision, apimachinery::pkg::apis::me
 use kube::{
     Api, Resource, ResourceExt,
     api::PatchParams,
-    runtime::{Controller, controller, watcher},
+    runtime::{controller, watcher},
 };
 use serde_json::json;
 
@@ -24,7 +24,7 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()
     context.cluster.ready().await;
     let vms = Api::<VirtualMachine>::all(context.client.clone());
     let vmis = Api::<VirtualMachineInstance>::all(context.client.clone());
-    let controller = Controller::new(vms, watcher::Config::default());
+    let controller = crate::controller_of(vms);
     context.metrics.set_machines(controller.store());
     controller
         .owns(vmis, watcher::Config::default())

@@ -20,7 +20,7 @@ use k8s_openapi::{
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{DeleteParams, PatchParams, PostParams, Preconditions},
-    runtime::{Controller, WatchStreamExt, controller, watcher},
+    runtime::{WatchStreamExt, controller, watcher},
 };
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()
     let pods = Api::<Pod>::all(context.client.clone());
     let released = released_nodes(context.client.clone());
     let launchers = watcher::Config::default().labels(&format!("{}={}", names::APP_LABEL, names::LAUNCHER_APP));
-    let controller = Controller::new(vmis, watcher::Config::default());
+    let controller = crate::controller_of(vmis);
     context.metrics.set_instances(controller.store());
     controller
         .owns(pods, launchers)
