@@ -12,7 +12,7 @@ export FERROVIRT_BIN_DIR ?= $(CARGO_TARGET_DIR)/dist
 export FERROVIRT_GUEST_DIR ?= $(FERROVIRT_CACHE)/guest
 export PREFIX ?= /usr/local
 
-.PHONY: help up down deps build image debian-image clients test lint bench bench-api bench-console bench-disk bench-scale nightly images conformance client-matrix differential kubernetes-up kubernetes-down e2e-kubernetes bench-kubernetes deny gen
+.PHONY: help up down deps build image debian-image clients test lint bench bench-api bench-console bench-disk bench-net bench-scale nightly images conformance client-matrix differential kubernetes-up kubernetes-down e2e-kubernetes bench-kubernetes deny gen
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -64,8 +64,12 @@ bench-scale: deps build image ## 30 real VMs that start paused, then 8,000 simul
 bench-console: deps build image ## measure serial consoles against the guests' own sockets
 	cargo run --release --package ferrovirt-e2e --bin bench_console
 
-bench-disk: deps build image ## measure imports and clones against curl and qemu-img
+bench-disk: deps build image ## measure imports, clones and guests' disks against curl, qemu-img and raw QEMU
+	@command -v mkfs.xfs >/dev/null || apt-get install -qq -y xfsprogs
 	cargo run --release --package ferrovirt-e2e --bin bench_disk
+
+bench-net: deps build image ## measure iperf3 between guests against raw QEMU on a bridge
+	cargo run --release --package ferrovirt-e2e --bin bench_net
 
 nightly: deps build debian-image clients deny ## the long forms: fuzzing, hundreds of crash rounds
 	FERROVIRT_LONG=1 PROPTEST_CASES=20000 cargo test --workspace

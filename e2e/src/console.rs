@@ -33,7 +33,11 @@ impl Console {
     /// Starts a command whose standard streams are a guest's console.
     pub fn start(command: &mut Command) -> Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-        let mut child = command.spawn().context("cannot start the console")?;
+        Self::of(command.spawn().context("cannot start the console")?)
+    }
+
+    /// Takes over a process whose standard streams are pipes to a guest's console. It is killed when this is dropped.
+    pub fn of(mut child: Child) -> Result<Self> {
         let input = child.stdin.take().context("the console has no input")?;
         let mut stream = child.stdout.take().context("the console has no output")?;
         let (sender, output) = mpsc::channel();

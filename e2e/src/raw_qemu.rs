@@ -59,6 +59,14 @@ impl RawQemu {
         Ok(raw)
     }
 
+    /// Plugs its first interface into a tap device of this machine.
+    pub fn plug(&mut self, tap: &str) {
+        let place = self.arguments.iter().position(|word| word == "-netdev");
+        let Some(value) = place.and_then(|place| self.arguments.get_mut(place + 1)) else { return };
+        let id = serde_json::from_str::<Value>(value).map(|netdev| netdev["id"].clone()).unwrap_or_default();
+        *value = json!({ "type": "tap", "id": id, "ifname": tap, "script": "no", "downscript": "no" }).to_string();
+    }
+
     /// Starts it with fresh scratch layers and its serial port on the standard streams.
     pub fn start(&self) -> Result<Child> {
         for (layer, below) in &self.layers {

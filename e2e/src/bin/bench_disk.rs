@@ -1,4 +1,5 @@
-//! `make bench-disk`: how fast images arrive and disks are cloned, against curl and qemu-img on the same machine.
+//! `make bench-disk`: how fast images arrive and disks are cloned, against curl and qemu-img on the same machine, and how
+//! fast a guest's disk is, against raw QEMU with the same command line.
 
 use std::{
     fs,
@@ -10,7 +11,8 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use ferrovirt_e2e::{
-    Host,
+    Console, Host, Options, manifest,
+    raw_qemu::RawQemu,
     servers::Web,
     wait::{self, Seen},
 };
@@ -46,7 +48,9 @@ fn main() -> Result<()> {
     let last = format!("import{}", ROUNDS - 1);
     let (again, _) = fill(&host, "again", &json!({ "http": { "url": url(ROUNDS - 1) } }))?;
     let (cloned, _) = fill(&host, "clone", &json!({ "pvc": { "namespace": "default", "name": last } }))?;
+    let disks = guest_disk(&host)?;
     host.down()?;
+    let shared = shared_clone(&image)?;
 
     let best = |list: &[f64]| list.iter().copied().fold(f64::INFINITY, f64::min);
     println!("image: {} MiB of qcow2, disk of {} MiB", fs::metadata(&image).map_or(0, |m| m.len() >> 20), SIZE >> 20);
@@ -58,8 +62,115 @@ fn main() -> Result<()> {
     );
     println!("memory of the importer                   {:7.1} MiB at most", memory as f64 / 1024.0);
     println!("the same image once more, from the node  {again:7.2} s");
-    println!("clone of the disk                        {cloned:7.2} s");
+    println!("clone of the disk, byte by byte          {cloned:7.2} s");
+    match shared {
+        Some((clone, floor)) => {
+            println!("clone of the disk on XFS                 {clone:7.2} s; cp --reflink takes {floor:.2} s");
+        }
+        None => println!("clone on a file system that shares blocks: not measured, there is no mkfs.xfs"),
+    }
+    for (what, ours, raw) in disks {
+        println!("{what:<41}{ours:7.0} MB/s, {:.2} of raw QEMU's {raw:.0}", ours / raw);
+    }
     Ok(())
+}
+
+/// The same on a file system that shares blocks: seconds for a clone, and for `cp --reflink` of the same file.
+fn shared_clone(image: &Path) -> Result<Option<(f64, f64)>> {
+    let known = Command::new("mkfs.xfs").arg("-V").output().is_ok();
+    if !known {
+        return Ok(None);
+    }
+    let host = Host::prepare(Options { no_image: true, ..Options::default() })?;
+    let mounted = Mounted::new(&host.work_dir().join("disk.xfs"), &host.data_dir())?;
+    host.up()?;
+    let path = image.to_string_lossy();
+    host.ferrovirt(&["image-upload", "dv", "origin", "--size", &SIZE.to_string(), "--image-path", &path])?;
+    let mut clones = vec![];
+    for round in 0..ROUNDS {
+        let source = json!({ "pvc": { "namespace": "default", "name": "origin" } });
+        clones.push(fill(&host, &format!("clone{round}"), &source)?.0);
+    }
+    let claim = host.get("pvc", "origin")?;
+    let volume = host.get("pv", claim["spec"]["volumeName"].as_str().context("not bound")?)?;
+    let disk = Path::new(volume["spec"]["local"]["path"].as_str().context("no path")?).join("disk.img");
+    let started = Instant::now();
+    run(Command::new("cp").arg("--reflink=always").arg(&disk).arg(mounted.0.join("copy")))?;
+    let floor = started.elapsed().as_secs_f64();
+    host.down()?;
+    drop(mounted);
+    Ok(Some((clones.into_iter().fold(f64::INFINITY, f64::min), floor)))
+}
+
+/// A file system in a file, unmounted when dropped.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(file: &Path, place: &Path) -> Result<Self> {
+        fs::File::create(file)?.set_len(3 * SIZE)?;
+        fs::create_dir_all(place)?;
+        run(Command::new("mkfs.xfs").arg("-q").arg(file))?;
+        run(Command::new("mount").args(["-o", "loop"]).arg(file).arg(place))?;
+        Ok(Self(place.to_owned()))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+/// What dd says in a guest, and in the same machine without us: MB/s of writes and of reads.
+fn guest_disk(host: &Host) -> Result<Vec<(&'static str, f64, f64)>> {
+    let (name, size) = ("writer", "256Mi");
+    host.apply(&json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": name, "namespace": "default" },
+        "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": size } } },
+    }))?;
+    let mut vm = manifest::vm(name, "Always");
+    let spec = &mut vm["spec"]["template"]["spec"];
+    if let Some(disks) = spec["domain"]["devices"]["disks"].as_array_mut() {
+        disks.push(json!({ "name": "data", "disk": { "bus": "virtio" } }));
+    }
+    if let Some(volumes) = spec["volumes"].as_array_mut() {
+        volumes.push(json!({ "name": "data", "persistentVolumeClaim": { "claimName": name } }));
+    }
+    host.apply(&vm)?;
+    host.wait_running(name)?;
+    let mut console = host.console(name)?;
+    console.login(name)?;
+    let directory = host.work_dir().join("raw");
+    fs::create_dir_all(&directory)?;
+    let raw = RawQemu::like(&host.qemu(name)?, &directory)?;
+    let mut other = Console::of(raw.start()?)?;
+    other.login(name)?;
+    let mut out = vec![];
+    for (what, command) in [
+        ("guest writes", "sudo dd if=/dev/zero of=/dev/vdc bs=1M count=200 conv=fsync 2>&1"),
+        (
+            "guest reads",
+            "sudo sh -c 'echo 3 > /proc/sys/vm/drop_caches'; sudo dd if=/dev/vdc of=/dev/null bs=1M count=200 2>&1",
+        ),
+    ] {
+        let (mut ours, mut theirs): (f64, f64) = (0.0, 0.0);
+        // One after the other, so that what else the machine does hits both alike.
+        for _ in 0..ROUNDS {
+            ours = ours.max(rate(&console.shell(command)?)?);
+            theirs = theirs.max(rate(&other.shell(command)?)?);
+        }
+        out.push((what, ours, theirs));
+    }
+    console.leave()?;
+    host.kubectl(&["delete", "vm", name])?;
+    Ok(out)
+}
+
+/// `209715200 bytes (210 MB, 200 MiB) copied, 1.5 seconds, 133.3MB/s`
+fn rate(said: &str) -> Result<f64> {
+    let seconds = said.split("copied, ").nth(1).and_then(|rest| rest.split(' ').next()).context("dd said nothing")?;
+    let seconds: f64 = seconds.parse().with_context(|| format!("dd said {said}"))?;
+    Ok(200.0 * 1.048_576 / seconds)
 }
 
 /// Noise with some holes: nothing that a compressor or a zero check could shorten much.
