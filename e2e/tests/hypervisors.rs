@@ -315,7 +315,11 @@ fn reboots_in_its_pod(host: &Host) -> Result<()> {
         let mut console = host.console_on_terminal(&name)?;
         console.login(&name)?;
         console.line("sudo reboot")?;
-        console.expect(manifest::USER_SPACE, wait::BOOT)?;
+        let launcher = pod["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        console.expect(manifest::USER_SPACE, wait::BOOT).with_context(|| {
+            let log = host.try_kubectl(&["logs", &launcher, "--tail=40"], "");
+            format!("the launcher's log: {}", log.map_or_else(|error| error.to_string(), |log| log.to_string()))
+        })?;
         console.expect(&format!("{name} login: "), wait::BOOT)?;
         console.leave()?;
         let after = host.pod_of(&host.get("vmi", &name)?)?;
