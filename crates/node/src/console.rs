@@ -23,17 +23,11 @@ use tokio::{
         unix::{OwnedReadHalf, OwnedWriteHalf},
     },
     sync::{mpsc, oneshot},
-    time::Instant,
 };
 
 /// A few screens.
 const HISTORY: usize = 16 << 10;
 const CHUNK: usize = 64 << 10;
-/// A serial port gives its bytes one by one, and each would travel alone. After a few bytes the next are left to gather for
-/// this long; the first ones after a silence, such as the echo of a key, never wait.
-const GATHER: Duration = Duration::from_millis(2);
-/// Whoever gives so much at once does not need to be waited for.
-const PLENTY: usize = 4 << 10;
 const FAREWELL: &[u8] = b"\r\n[another client has taken over this console]\r\n";
 /// How long a client that was replaced may take to hear it.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -163,7 +157,6 @@ async fn serve(guest: UnixStream, mut newcomers: mpsc::Receiver<Newcomer>) {
     let mut history = History::default();
     let mut client = Client::default();
     let (mut written, mut typed) = (BytesMut::new(), BytesMut::new());
-    let mut not_before = Instant::now();
     loop {
         tokio::select! {
             newcomer = newcomers.recv() => {
@@ -174,13 +167,8 @@ async fn serve(guest: UnixStream, mut newcomers: mpsc::Receiver<Newcomer>) {
                     written = if replay { history.whole_lines() } else { BytesMut::new() };
                 }
             }
-            step = outward(&mut from_guest, &mut client.writer, &mut written, not_before) => match step {
-                Step::Read => {
-                    history.add(&written);
-                    if written.len() < PLENTY {
-                        not_before = Instant::now() + GATHER;
-                    }
-                }
+            step = outward(&mut from_guest, &mut client.writer, &mut written) => match step {
+                Step::Read => history.add(&written),
                 Step::Sent => {}
                 Step::End => return,
             },
@@ -196,7 +184,6 @@ async fn outward(
     from_guest: &mut OwnedReadHalf,
     writer: &mut Option<WriteHalf<DuplexStream>>,
     written: &mut BytesMut,
-    not_before: Instant,
 ) -> Step {
     match writer {
         Some(client) if !written.is_empty() => {
@@ -207,7 +194,6 @@ async fn outward(
             Step::Sent
         }
         _ => {
-            tokio::time::sleep_until(not_before).await;
             written.clear();
             written.reserve(CHUNK);
             match from_guest.read_buf(written).await {
