@@ -20,7 +20,9 @@ pub fn of_host(data_dir: &Path, instance: &str) -> Result<Vec<String>> {
     if run_dir.exists() {
         found.push(format!("run directory {}: {:?}", run_dir.display(), names(&run_dir)));
     }
-    found.extend(mounts(&[data_dir, &run_dir])?);
+    // The directory itself may be a mount of whoever gave it.
+    let given = format!("mount {}", data_dir.display());
+    found.extend(mounts(&[data_dir, &run_dir])?.into_iter().filter(|mount| *mount != given));
     let links = names(Path::new("/sys/class/net"));
     found.extend(links.iter().filter(|name| name.contains(instance)).map(|name| format!("network device {name}")));
     let tables = command::output("nft", &["list", "tables"])?;

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 const CASES: &[Case] = &[
     ("guests_reach_everything", guests_reach_everything),
+    ("neighbours_see_each_other", neighbours_see_each_other),
     ("guests_have_ipv6", guests_have_ipv6),
     ("and_again_after_a_restart", and_again_after_a_restart),
 ];
@@ -57,6 +58,17 @@ fn guests_reach_everything(host: &Host) -> Result<()> {
     console.line("exit")?;
     console.leave()?;
     look_around(host)
+}
+
+/// Two guests that both stand in the place of their pods share one segment, and one asks for the other's address.
+fn neighbours_see_each_other(host: &Host) -> Result<()> {
+    host.apply(&guest("next-door", "bridge"))?;
+    host.wait_running("next-door")?;
+    let mut console = log_in(host, "next-door")?;
+    ask(&mut console, &address(&host.get("vmi", "instead")?, "default")?, "this is instead")?;
+    console.leave()?;
+    host.kubectl(&["delete", "vm", "next-door"])?;
+    host.wait_gone("vmi", "next-door")
 }
 
 /// The router is advertised, a pod's address leads to its guest, and so does the name of a service that has no other

@@ -70,6 +70,9 @@ pub fn bind(namespace: &Path, binding: &Binding) -> io::Result<Bridged> {
             link::set_master(port, &binding.bridge)?;
             link::set_up(port, Some(had.mtu))?;
         }
+        // A network may send a broadcast back to where it came from. The guest would then seem to be outside, and what is
+        // meant for it would go nowhere.
+        link::stop_learning(&binding.outside)?;
         link::set_up(&binding.bridge, None)?;
         link::add_address(&binding.bridge, binding.server.into(), 32)?;
         // The launcher answers DHCP without any capability.

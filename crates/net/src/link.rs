@@ -21,6 +21,9 @@ const LINK_MTU: u16 = 4;
 const LINK_MASTER: u16 = 10;
 const LINK_INFO: u16 = 18;
 const INFO_KIND: u16 = 1;
+const INFO_PORT_KIND: u16 = 4;
+const INFO_PORT: u16 = 5;
+const PORT_LEARNING: u16 = 8;
 const LINK_ALIAS: u16 = 20;
 const ADDRESS: u16 = 1;
 const LOCAL: u16 = 2;
@@ -50,6 +53,14 @@ pub fn set_up(name: &str, mtu: Option<u32>) -> io::Result<()> {
 pub fn set_master(name: &str, bridge: &str) -> io::Result<()> {
     let message = Message::new(NEW_LINK, ACK).raw(&link_header(index(name)?, 0, 0));
     Socket::route()?.request(message.attribute(LINK_MASTER, &index(bridge)?.to_ne_bytes()))
+}
+
+/// Tells a bridge not to take addresses for reachable through this port because they were seen there.
+pub fn stop_learning(port: &str) -> io::Result<()> {
+    let message = Message::new(NEW_LINK, ACK).raw(&link_header(index(port)?, 0, 0));
+    Socket::route()?.request(message.nest(LINK_INFO, |info| {
+        info.string(INFO_PORT_KIND, "bridge").nest(INFO_PORT, |port| port.attribute(PORT_LEARNING, &[0]))
+    }))
 }
 
 /// Writes a note on a link. It lives and dies with it.

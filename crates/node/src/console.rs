@@ -11,6 +11,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     io,
+    pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -23,11 +24,15 @@ use tokio::{
         unix::{OwnedReadHalf, OwnedWriteHalf},
     },
     sync::{mpsc, oneshot},
+    time::{Instant, Sleep},
 };
 
 /// A few screens.
 const HISTORY: usize = 16 << 10;
 const CHUNK: usize = 64 << 10;
+/// What waits for more to go with it waits this long, or until it is this much.
+const TOGETHER: Duration = Duration::from_millis(2);
+const A_LOT: usize = 4 << 10;
 const FAREWELL: &[u8] = b"\r\n[another client has taken over this console]\r\n";
 /// How long a client that was replaced may take to hear it.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -134,6 +139,15 @@ impl Client {
         Self { reader: Some(reader), writer: Some(writer) }
     }
 
+    /// Gives it the rest of what the guest wrote, in its own time.
+    fn finish(self, rest: BytesMut) {
+        let Some(mut writer) = self.writer else { return };
+        tokio::spawn(async move {
+            let _ = writer.write_all(&rest).await;
+            drop(self.reader);
+        });
+    }
+
     /// In its own time: it may be a slow one.
     fn dismiss(self) {
         let Some(mut writer) = self.writer else { return };
@@ -144,11 +158,38 @@ impl Client {
     }
 }
 
-/// What one step from guest to client did.
-enum Step {
-    Read,
-    Sent,
-    End,
+/// What the guest wrote and the client has not got yet.
+///
+/// An emulated serial port writes byte by byte. Each of them would cost a frame, a record and several wake-ups on the way to
+/// the client, all taken from the guest. So the first goes at once, and those that follow shortly after go together.
+struct Outbox {
+    bytes: BytesMut,
+    /// When the next may go, unless there is a lot.
+    due: Pin<Box<Sleep>>,
+}
+
+impl Outbox {
+    fn new() -> Self {
+        Self { bytes: BytesMut::new(), due: Box::pin(tokio::time::sleep(Duration::ZERO)) }
+    }
+
+    fn has_room(&self) -> bool {
+        self.bytes.len() < CHUNK
+    }
+
+    /// Hands some of it to the client when it is time. False when the client takes no more.
+    async fn send(&mut self, client: &mut WriteHalf<DuplexStream>) -> bool {
+        if self.bytes.is_empty() {
+            return std::future::pending().await;
+        }
+        if self.bytes.len() < A_LOT {
+            self.due.as_mut().await;
+        }
+        let Ok(length @ 1..) = client.write(&self.bytes).await else { return false };
+        self.bytes.advance(length);
+        self.due.as_mut().reset(Instant::now() + TOGETHER);
+        true
+    }
 }
 
 /// Runs until the guest's socket ends.
@@ -156,7 +197,8 @@ async fn serve(guest: UnixStream, mut newcomers: mpsc::Receiver<Newcomer>) {
     let (mut from_guest, mut to_guest) = guest.into_split();
     let mut history = History::default();
     let mut client = Client::default();
-    let (mut written, mut typed) = (BytesMut::new(), BytesMut::new());
+    let mut outbox = Outbox::new();
+    let mut typed = BytesMut::new();
     loop {
         tokio::select! {
             newcomer = newcomers.recv() => {
@@ -164,42 +206,59 @@ async fn serve(guest: UnixStream, mut newcomers: mpsc::Receiver<Newcomer>) {
                 let (ours, theirs) = tokio::io::duplex(CHUNK);
                 if answer.send(theirs).is_ok() {
                     std::mem::replace(&mut client, Client::new(ours)).dismiss();
-                    written = if replay { history.whole_lines() } else { BytesMut::new() };
+                    outbox.bytes = if replay { history.whole_lines() } else { BytesMut::new() };
                 }
             }
-            step = outward(&mut from_guest, &mut client.writer, &mut written) => match step {
-                Step::Read => history.add(&written),
-                Step::Sent => {}
-                Step::End => return,
+            event = outward(&mut from_guest, &mut client.writer, &mut outbox) => match event {
+                Outward::Read(length) => {
+                    history.add(outbox.bytes.get(outbox.bytes.len() - length..).unwrap_or_default());
+                    if client.writer.is_none() {
+                        outbox.bytes.clear();
+                    }
+                }
+                Outward::Sent => {}
+                Outward::Gone => client.writer = None,
+                Outward::End => return client.finish(outbox.bytes),
             },
             open = inward(&mut client.reader, &mut to_guest, &mut typed) => if !open {
-                return;
+                return client.finish(outbox.bytes);
             },
         }
     }
 }
 
-/// Sends on what was read, or reads more. Nothing is lost when this is given up half-way.
+/// What one step from guest to client did.
+enum Outward {
+    Read(usize),
+    Sent,
+    /// The client takes no more.
+    Gone,
+    /// The guest writes no more.
+    End,
+}
+
+/// Reads more, or sends on what was read. Nothing is lost when this is given up half-way.
 async fn outward(
     from_guest: &mut OwnedReadHalf,
     writer: &mut Option<WriteHalf<DuplexStream>>,
-    written: &mut BytesMut,
-) -> Step {
-    match writer {
-        Some(client) if !written.is_empty() => {
-            match client.write(written).await {
-                Ok(length @ 1..) => written.advance(length),
-                _ => *writer = None,
-            }
-            Step::Sent
-        }
-        _ => {
-            written.clear();
-            written.reserve(CHUNK);
-            match from_guest.read_buf(written).await {
-                Ok(1..) => Step::Read,
-                _ => Step::End,
-            }
+    outbox: &mut Outbox,
+) -> Outward {
+    loop {
+        let room = outbox.has_room();
+        let ready = match writer {
+            Some(client) => tokio::select! {
+                biased;
+                ready = from_guest.readable(), if room => ready,
+                sent = outbox.send(client) => return if sent { Outward::Sent } else { Outward::Gone },
+            },
+            None => from_guest.readable().await,
+        };
+        outbox.bytes.reserve(CHUNK);
+        match ready.and_then(|()| from_guest.try_read_buf(&mut outbox.bytes)) {
+            Ok(0) => return Outward::End,
+            Ok(length) => return Outward::Read(length),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return Outward::End,
         }
     }
 }

@@ -53,7 +53,8 @@ fn bench() -> Result<()> {
         }
         let vmi = host.get("vmi", &names[0])?;
         let address = vmi["status"]["interfaces"][0]["ipAddress"].as_str().context("no address")?.to_owned();
-        rates.push((binding, measure(&mut consoles, &address)?));
+        let rate = measure(&mut consoles, &address).with_context(|| format!("between guests with {binding}"))?;
+        rates.push((binding, rate));
         if binding == BINDINGS[0] {
             for (number, name) in names.iter().enumerate() {
                 let directory = host.work_dir().join(format!("raw{number}"));
@@ -68,7 +69,7 @@ fn bench() -> Result<()> {
             host.kubectl(&["delete", "vm", name])?;
         }
     }
-    let raw = raw_rate(&models)?;
+    let raw = raw_rate(&models).context("between raw QEMU processes")?;
     host.down()?;
     println!("iperf3 between two guests, best of {ROUNDS} runs of {SECONDS} s");
     println!("{:<28}{raw:>8.0} Mbit/s", "raw QEMU, two taps, a bridge");
@@ -88,8 +89,11 @@ fn raw_rate(models: &[RawQemu]) -> Result<f64> {
         run(&["ip", "link", "set", &tap(number), "master", &bridge(), "up"])?;
         let name = ["server-masquerade", "client-masquerade"][number];
         let mut console = prepared(Console::of(model.start()?)?, name)?;
-        // Nobody gives addresses there.
-        console.shell(&format!("sudo ip addr add 10.0.9.{}/24 dev eth0; sudo ip link set eth0 up", number + 1))?;
+        // Nobody gives addresses there, and a client that looks for one takes ours away.
+        console.shell(&format!(
+            "sudo killall udhcpc; sudo ip addr add 10.0.9.{}/24 dev eth0; sudo ip link set eth0 up",
+            number + 1
+        ))?;
         consoles.push(console);
     }
     measure(&mut consoles, "10.0.9.1")
