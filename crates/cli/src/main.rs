@@ -185,6 +185,7 @@ fn main() -> ExitCode {
         Some("pod-init") => return exit_code(ferrovirt_node_lite::init_main(arguments.into_iter().skip(2))),
         _ => {}
     }
+    ferrovirt_store::heap::share();
     persona::set(persona::of(arguments.first()));
     let cli = Cli::parse_from(persona::reorder(arguments));
     match run(cli.command) {

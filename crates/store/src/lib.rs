@@ -45,6 +45,7 @@ mod backup;
 mod compact;
 mod files;
 mod frame;
+pub mod heap;
 mod log;
 mod model;
 mod recover;

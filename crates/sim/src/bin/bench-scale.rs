@@ -42,6 +42,7 @@ struct Figures {
 type Times = Arc<Mutex<HashMap<String, (Instant, Option<Duration>)>>>;
 
 fn main() -> ExitCode {
+    ferrovirt_store::heap::share();
     let count = argument("--vms", 8000);
     let rate = argument("--rate", 50);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
