@@ -32,6 +32,8 @@ pub struct Options {
     pub embedded_only: &'static [(&'static str, &'static str)],
     /// The whole suite is about a cluster.
     pub cluster_only: bool,
+    /// Gives the host and its launchers a `/usr` of their own, and runs this script on it before they start.
+    pub usr: Option<&'static str>,
 }
 
 pub struct Host {
@@ -102,11 +104,36 @@ impl Host {
         // Named on the command line, although the environment says the same, so that the process can be told from others.
         let mut arguments = vec!["up", "--detach", "--listen", "127.0.0.1:0", "--data-dir", &*data_dir];
         arguments.extend(self.options.arguments.iter().map(String::as_str));
-        let said = self.ferrovirt(&arguments)?;
+        let said = match self.options.usr {
+            Some(script) => self.up_with_usr(script, &arguments)?,
+            None => self.ferrovirt(&arguments)?,
+        };
         if self.instance.get().is_none() {
             let _ = self.instance.set(self.find_instance()?);
         }
         Ok(said)
+    }
+
+    fn up_with_usr(&self, script: &str, arguments: &[&str]) -> Result<String> {
+        let (above, scratch) = (self.work_dir().join("usr"), self.work_dir().join("usr.work"));
+        std::fs::create_dir_all(&above)?;
+        std::fs::create_dir_all(&scratch)?;
+        let script = format!(
+            "mount -t overlay overlay -o lowerdir=/usr,upperdir={},workdir={} /usr && {script} && exec \"$@\"",
+            above.display(),
+            scratch.display()
+        );
+        let ours = self.command("ferrovirt");
+        let mut command = self.command("unshare");
+        command.args(["--mount", "sh", "-c", &script, "sh"]).arg(ours.get_program()).args(arguments);
+        command::run(&mut command, "")?.success()
+    }
+
+    /// Runs a script on the `/usr` that only this host has.
+    pub fn change_usr(&self, script: &str) -> Result<()> {
+        let pid = self.up_process()?.pid.to_string();
+        command::output("nsenter", &["--mount", "--target", &pid, "sh", "-c", script])?;
+        Ok(())
     }
 
     /// `ferrovirt down`, and a look at what it left behind. If something is left, it is ended by force.

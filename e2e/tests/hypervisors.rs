@@ -38,6 +38,7 @@ const CASES: &[Case] = &[
     ("ends_with_its_launcher", ends_with_its_launcher),
     ("refusals_say_what_to_do", refusals_say_what_to_do),
     ("privileged_pods_are_not_for_owners", privileged_pods_are_not_for_owners),
+    ("broken_nodes_say_what_to_do", broken_nodes_say_what_to_do),
 ];
 
 const CONTAINERS: &str = "containers have no launcher image for clusters yet";
@@ -46,6 +47,7 @@ const EMBEDDED_ONLY: &[(&str, &str)] = &[
     ("ends_with_its_launcher", CONTAINERS),
     ("refusals_say_what_to_do", CONTAINERS),
     ("privileged_pods_are_not_for_owners", "what owners may run is Kubernetes' own Pod Security Standards there"),
+    ("broken_nodes_say_what_to_do", "breaks libvirt on a host of its own"),
 ];
 
 fn main() -> ExitCode {
@@ -466,6 +468,56 @@ fn refusals_say_what_to_do(host: &Host) -> Result<()> {
     set(&["qemu-kvm", container.name()])?;
     let said = said?;
     ensure!(said.contains("not admitted") && said.contains("spec.configuration.hypervisors"), "it said {said}");
+    Ok(())
+}
+
+/// libvirt without a driver, and a daemon that does not start although it did when the node was probed.
+fn broken_nodes_say_what_to_do(_: &Host) -> Result<()> {
+    let container = drivers().find(|driver| driver.guest() == Guest::Container).context("no container driver")?;
+    let options = Options {
+        arguments: vec!["--hypervisors".into(), container.name().into()],
+        usr: Some("rm /usr/lib/*/libvirt/connection-driver/libvirt_driver_lxc.so"),
+        ..Options::default()
+    };
+    let host = Host::start_with(options)?;
+    host.ferrovirt(&["image", "import", &container_archive()?.to_string_lossy()])?;
+    let expected = "libvirt's LXC driver (libvirt-daemon-driver-lxc) is not installed";
+    let name = name(container);
+    host.apply(&machine(container))?;
+    host.wait_status(&name, "ErrorUnschedulable")?;
+    told(&host, &name, "HypervisorNotAvailable", expected)?;
+
+    let machine = drivers().find(|driver| driver.name() == DEFAULT).context("no default driver")?;
+    let label = format!("hypervisor.node.kubevirt.io/{DEFAULT}");
+    wait::until("the node to be probed", wait::SOON, || {
+        let nodes: Value = serde_json::from_str(&host.kubectl(&["get", "nodes", "-o", "json"])?)?;
+        Ok(match nodes["items"][0]["metadata"]["labels"][&label].as_str() {
+            Some("true") => wait::Seen::Yes(()),
+            _ => wait::Seen::Not(nodes["items"][0]["metadata"]["annotations"].to_string()),
+        })
+    })?;
+    host.change_usr("cp /bin/false /usr/sbin/new && mv /usr/sbin/new /usr/sbin/libvirtd")?;
+    let name = self::name(machine);
+    host.apply(&self::machine(machine))?;
+    host.wait_status(&name, "CrashLoopBackOff")?;
+    told(&host, &name, "SyncFailed", "the libvirt daemon ended at once")?;
+    host.ferrovirt(&["delete", "vm", &name, &self::name(container)])?;
+    host.down()
+}
+
+/// A condition of the VM, an event and `ferrovirt why` say the same.
+fn told(host: &Host, name: &str, reason: &str, message: &str) -> Result<()> {
+    let says = |condition: &Value| {
+        condition["reason"] == reason && condition["message"].as_str().is_some_and(|text| text.contains(message))
+    };
+    host.wait_for("vm", name, "a condition that says why", |vm| {
+        vm["status"]["conditions"].as_array().is_some_and(|all| all.iter().any(says))
+    })?;
+    let events: Value = serde_json::from_str(&host.kubectl(&["get", "events", "-o", "json"])?)?;
+    let events = events["items"].as_array().context("no events")?;
+    ensure!(events.iter().any(says), "no event says {message:?}");
+    let why = host.try_ferrovirt(&["why", name], "")?;
+    ensure!(why.stdout.contains(message), "`ferrovirt why` says {}", why.stdout);
     Ok(())
 }
 

@@ -103,7 +103,14 @@ pub(crate) fn shows(vm: &VirtualMachine, failure: &Failure) -> bool {
 /// Copies the instance's conditions, and forgets those it no longer has.
 fn follow_instance(status: &mut VirtualMachineStatus, vmi: Option<&VirtualMachineInstance>) {
     let theirs = vmi.map(|vmi| vmi.status.conditions.as_slice()).unwrap_or_default();
-    status.conditions.retain(|c| OWN.contains(&c.type_.as_str()) || theirs.iter().any(|their| their.type_ == c.type_));
+    // Why the last start failed is told until the next one.
+    let failed = vmi.is_none() && status.start_failure.is_some();
+    let kept = |type_: &str| {
+        OWN.contains(&type_)
+            || theirs.iter().any(|their| their.type_ == type_)
+            || (failed && type_ == vmi_condition::SYNCHRONIZED)
+    };
+    status.conditions.retain(|c| kept(&c.type_));
     for their in theirs.iter().filter(|their| !OWN.contains(&their.type_.as_str())) {
         let condition = ferrovirt_api::v1::VirtualMachineCondition {
             type_: their.type_.clone(),
@@ -199,7 +206,7 @@ fn with_instance(status: &VirtualMachineStatus, shown: &Shown<'_>, vmi: &Virtual
         printable::ERROR_PVC_NOT_FOUND
     } else if matches!(shown.waiting, Some(Waiting::Failed(_))) {
         printable::DATA_VOLUME_ERROR
-    } else if has("PodScheduled", "Unschedulable") {
+    } else if ["Unschedulable", crate::vmi::HYPERVISOR_NOT_AVAILABLE].iter().any(|why| has("PodScheduled", why)) {
         printable::ERROR_UNSCHEDULABLE
     } else if matches!(shown.waiting, Some(Waiting::Provisioning(_))) {
         printable::PROVISIONING

@@ -145,11 +145,24 @@ fn a_restart_deletes_the_named_instance_only() {
 #[test]
 fn failed_starts_back_off() {
     let mut always = vm(json!({ "runStrategy": "Always" }));
-    let failed = vmi(&always, "Failed");
+    let mut failed = vmi(&always, "Failed");
+    failed.status.conditions = serde_json::from_value(json!([
+        { "type": "Synchronized", "status": "False", "reason": "SyncFailed", "message": "no daemon" },
+        { "type": "AgentConnected", "status": "True" },
+    ]))
+    .unwrap();
     let first = plan_at(&always, Some(&failed), now());
     assert_eq!(first.status.start_failure.as_ref().unwrap().consecutive_fail_count, 1);
     always.status = first.status;
     check(&always, None, "CrashLoopBackOff later");
+    let waiting = plan_at(&always, None, now()).status;
+    let told = |status: &VirtualMachineStatus, type_: &str| {
+        status.conditions.iter().find(|c| c.type_ == type_).map(|c| c.message.clone())
+    };
+    assert_eq!(told(&waiting, "Synchronized").as_deref(), Some("no daemon"), "why it failed is told while it waits");
+    assert_eq!(told(&waiting, "AgentConnected"), None);
+    let running = plan_at(&always, Some(&vmi(&always, "Running")), now()).status;
+    assert_eq!(told(&running, "Synchronized"), None);
     let later = now().checked_add(SignedDuration::from_secs(16)).unwrap();
     let retry = plan_at(&always, None, later);
     assert!(matches!(retry.actions[..], [Action::Create(_)]));
@@ -211,6 +224,7 @@ fn printable_statuses() {
         ("Pending", json!([]), "Starting"),
         ("Scheduled", json!([]), "Starting"),
         ("Scheduling", no("PodScheduled", "Unschedulable"), "ErrorUnschedulable"),
+        ("Scheduling", no("PodScheduled", "HypervisorNotAvailable"), "ErrorUnschedulable"),
         ("Scheduling", no("Synchronized", "ErrImagePull"), "ErrImagePull"),
         ("Scheduling", no("Synchronized", "ImagePullBackOff"), "ImagePullBackOff"),
         ("Pending", no("Synchronized", "FailedPvcNotFound"), "ErrorPvcNotFound"),

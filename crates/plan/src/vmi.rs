@@ -254,7 +254,6 @@ fn explain_hypervisor(
     status: &mut VirtualMachineInstanceStatus,
     notes: &mut Vec<Note>,
 ) {
-    const REASON: &str = "HypervisorNotAvailable";
     let name = pod::hypervisor(observed.vmi);
     let Some(why) = observed.config.not_offered.get(name) else {
         return;
@@ -262,12 +261,13 @@ fn explain_hypervisor(
     let message = format!("no node can run the hypervisor {name}: {why}");
     let before = observed.vmi.status.conditions.iter().find(|condition| condition.type_ == POD_SCHEDULED);
     if before.is_none_or(|condition| condition.message != message) {
-        notes.push(Note::warning(REASON, message.clone()));
+        notes.push(Note::warning(HYPERVISOR_NOT_AVAILABLE, message.clone()));
     }
-    conditions::set_vmi(&mut status.conditions, time, POD_SCHEDULED, false, REASON, &message);
+    conditions::set_vmi(&mut status.conditions, time, POD_SCHEDULED, false, HYPERVISOR_NOT_AVAILABLE, &message);
 }
 
 const POD_SCHEDULED: &str = "PodScheduled";
+pub(crate) const HYPERVISOR_NOT_AVAILABLE: &str = "HypervisorNotAvailable";
 
 fn copy_scheduled_condition(status: &mut VirtualMachineInstanceStatus, pod_conditions: &[PodCondition], time: &Time) {
     match pod_conditions.iter().find(|c| c.type_ == POD_SCHEDULED && c.status == "False") {

@@ -189,6 +189,13 @@ fn back_off(vm: &Value, about: &str, name: &str, findings: &mut Vec<Finding>) {
     let failure = &vm["status"]["startFailure"];
     let Some(count) = failure["consecutiveFailCount"].as_i64().filter(|count| *count > 0) else { return };
     let retry = text(failure, "/retryAfterTimestamp");
+    for condition in conditions(vm, "Synchronized", "False") {
+        findings.push(finding(
+            about,
+            text(condition, "/message"),
+            "mend what the message names; then it starts by itself",
+        ));
+    }
     findings.push(finding(
         about,
         format!("failed to start {count} times in a row; the next try is at {retry}"),
@@ -265,6 +272,13 @@ fn starting(facts: &Facts, vmi: &Value, findings: &mut Vec<Finding>) {
         return;
     };
     let about = format!("pod/{}", text(pod, "/metadata/name"));
+    // The instance knows what the label stands for that the pod waits for.
+    let mut known = conditions(vmi, "PodScheduled", "False");
+    if let Some(condition) = known.find(|condition| text(condition, "/reason") == "HypervisorNotAvailable") {
+        let next = "mend that on a node, or choose another hypervisor: `ferrovirt hypervisors` shows what runs where";
+        findings.push(finding(format!("vmi/{}", facts.name), text(condition, "/message"), next));
+        return;
+    }
     if let Some(condition) = conditions(pod, "PodScheduled", "False").next() {
         findings.push(unschedulable(&about, text(condition, "/message")));
         return;

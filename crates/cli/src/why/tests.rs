@@ -119,6 +119,12 @@ fn it_fails_again_and_again() {
     });
     let looping = Facts { vm: Some(vm("Always", status)), ..facts() };
     check(&looping, "vm/a does not run: CrashLoopBackOff.", "vm/a", "3 times", "kubectl logs");
+    let mut told = looping;
+    if let Some(vm) = &mut told.vm {
+        vm["status"]["conditions"] =
+            json!([{ "type": "Synchronized", "status": "False", "message": "the libvirt daemon ended at once" }]);
+    }
+    check(&told, "vm/a does not run: CrashLoopBackOff.", "vm/a", "daemon ended at once", "mend");
 }
 
 #[test]

@@ -88,7 +88,10 @@ pub enum Observed {
 pub enum DomainError {
     #[error("libvirt refused")]
     Libvirt(#[from] ferrovirt_libvirt::Error),
-    #[error("the libvirt daemon is not available: {0}")]
+    #[error(
+        "the libvirt daemon is not available: {0}. The log of the launcher pod says more; its image needs libvirt with the \
+         driver of this hypervisor"
+    )]
     NoDaemon(String),
     #[error("there is no domain yet")]
     NoDomain,
