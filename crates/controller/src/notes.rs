@@ -8,11 +8,17 @@ use kube::{
 };
 
 #[derive(Clone)]
-pub(crate) struct Notes(Recorder);
+pub(crate) struct Notes {
+    client: Client,
+    reporter: Reporter,
+    /// Remembers what it was told for some minutes and counts it instead of saying it again.
+    warnings: Recorder,
+}
 
 impl Notes {
     pub(crate) fn new(client: Client, component: &str) -> Self {
-        Self(Recorder::new(client, Reporter { controller: component.into(), instance: None }))
+        let reporter = Reporter { controller: component.into(), instance: None };
+        Self { warnings: Recorder::new(client.clone(), reporter.clone()), client, reporter }
     }
 
     pub(crate) fn publish(&self, about: &ObjectReference, note: Note) {
@@ -26,7 +32,12 @@ impl Notes {
             action: note.reason.into(),
             secondary: None,
         };
-        let (recorder, about) = (self.0.clone(), about.clone());
+        // What a plan does it notes once.
+        let recorder = match note.kind {
+            NoteKind::Normal => Recorder::new(self.client.clone(), self.reporter.clone()),
+            NoteKind::Warning => self.warnings.clone(),
+        };
+        let about = about.clone();
         tokio::spawn(async move {
             if let Err(error) = recorder.publish(&event, &about).await {
                 tracing::debug!(%error, reason = event.reason, "event not recorded");

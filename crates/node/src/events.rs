@@ -7,11 +7,17 @@ use kube::{
 };
 
 #[derive(Clone)]
-pub(crate) struct Events(Recorder);
+pub(crate) struct Events {
+    client: Client,
+    reporter: Reporter,
+    /// Remembers what it was told for some minutes and counts it instead of saying it again.
+    warnings: Recorder,
+}
 
 impl Events {
     pub(crate) fn new(client: Client, node: &str) -> Self {
-        Self(Recorder::new(client, Reporter { controller: "virt-handler".into(), instance: Some(node.into()) }))
+        let reporter = Reporter { controller: "virt-handler".into(), instance: Some(node.into()) };
+        Self { warnings: Recorder::new(client.clone(), reporter.clone()), client, reporter }
     }
 
     pub(crate) async fn created(&self, vmi: &VirtualMachineInstance) {
@@ -42,8 +48,13 @@ impl Events {
     fn publish(&self, vmi: &VirtualMachineInstance, type_: EventType, reason: &str, message: &str) {
         let event =
             Event { type_, reason: reason.into(), note: Some(message.into()), action: reason.into(), secondary: None };
+        // What an instance does in its life it does once.
+        let recorder = match type_ {
+            EventType::Normal => Recorder::new(self.client.clone(), self.reporter.clone()),
+            EventType::Warning => self.warnings.clone(),
+        };
         // Nobody waits for an event, least of all the guest that it is about.
-        let (recorder, about) = (self.0.clone(), vmi.object_ref(&()));
+        let about = vmi.object_ref(&());
         tokio::spawn(async move {
             if let Err(error) = recorder.publish(&event, &about).await {
                 tracing::debug!(%error, reason = event.reason, "event not recorded");

@@ -81,7 +81,10 @@ pub(crate) async fn care(context: Arc<Context>, mut object: Object, mut draining
         }
         // The kubelet's word costs a request, so it is not asked while a launcher is about to come up.
         let ask = attempt >= SOON || attempt.is_multiple_of(25) || vmi.metadata.deletion_timestamp.is_some();
-        let outcome = match Box::pin(seek(&context, &vmi, ask)).await {
+        let found = Box::pin(seek(&context, &vmi, ask)).await;
+        // There will be newer versions of it.
+        drop(vmi);
+        let outcome = match found {
             Found::Launcher(launcher) => attached(&context, &launcher, &mut object, &mut draining).await,
             Found::Over(end) => Ok(Some(end)),
             // What did not come up before the host goes down ends with its pod.
@@ -197,6 +200,7 @@ async fn attached(
             Err(other) => return Err(other),
         }
     }
+    drop(vmi);
 
     let mut asked_to_stop = false;
     let mut mirrored = None;

@@ -37,7 +37,8 @@ pub enum LauncherError {
 
 /// A connection to a launcher. Dropping it leaves the machine alone.
 pub struct Launcher {
-    requests: mpsc::Sender<Call>,
+    // Boxed: a channel reserves room for many, and there is one for every machine.
+    requests: mpsc::Sender<Box<Call>>,
     state: watch::Receiver<MachineState>,
     process: Process,
 }
@@ -137,7 +138,7 @@ impl Launcher {
 
     async fn call(&self, request: Request) -> Result<Reply, LauncherError> {
         let (reply, answer) = oneshot::channel();
-        self.requests.send(Call { request, reply }).await.map_err(|_| LauncherError::Closed)?;
+        self.requests.send(Box::new(Call { request, reply })).await.map_err(|_| LauncherError::Closed)?;
         answer.await.map_err(|_| LauncherError::Closed)?
     }
 }
@@ -160,9 +161,10 @@ fn open_process(pid: i32) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(handle, tokio::io::Interest::READABLE)
 }
 
-async fn write_requests(mut writer: impl AsyncWrite + Unpin, mut queue: mpsc::Receiver<Call>, pending: Pending) {
+async fn write_requests(mut writer: impl AsyncWrite + Unpin, mut queue: mpsc::Receiver<Box<Call>>, pending: Pending) {
     let mut next_id = 1u64;
-    while let Some(Call { request, reply }) = queue.recv().await {
+    while let Some(call) = queue.recv().await {
+        let Call { request, reply } = *call;
         let id = next_id;
         next_id += 1;
         let bytes = match protocol::encode(&ClientFrame { id, request }) {

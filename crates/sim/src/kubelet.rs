@@ -82,7 +82,7 @@ impl Kubelet {
         }
         let known = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(uid, ());
         if known.is_none() {
-            tokio::spawn(self.clone().run_pod(pod));
+            tokio::spawn(self.clone().run_pod(Box::new(pod)));
         }
     }
 
@@ -91,9 +91,9 @@ impl Kubelet {
     }
 
     /// One pod, from its start to its end. What lives as long as the pod holds little.
-    async fn run_pod(self, pod: Pod) {
+    async fn run_pod(self, pod: Box<Pod>) {
         let (name, namespace) = (pod.name_any(), pod.namespace().unwrap_or_default());
-        let Some(launcher) = Box::pin(self.start(pod)).await else { return };
+        let Some(launcher) = Box::pin(self.start(*pod)).await else { return };
         let mut exit = launcher.exit();
         let Ok(code) = exit.wait_for(Option::is_some).await.map(|code| code.unwrap_or(1)) else { return };
         let phase = if code == 0 { "Succeeded" } else { "Failed" };

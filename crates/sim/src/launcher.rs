@@ -229,10 +229,11 @@ fn refusal(code: ErrorCode, message: &str) -> ProtocolError {
 async fn serve(launcher: SimLauncher, stream: DuplexStream) {
     let mut ended = launcher.ended();
     let (mut reader, mut writer) = tokio::io::split(stream);
-    let (frames, mut queue) = mpsc::channel::<ServerFrame>(16);
+    // Boxed: a channel reserves room for many, and there is one for every machine.
+    let (frames, mut queue) = mpsc::channel::<Box<ServerFrame>>(16);
     let write = async {
         while let Some(frame) = queue.recv().await {
-            let Ok(bytes) = protocol::encode(&frame) else { return };
+            let Ok(bytes) = protocol::encode(&*frame) else { return };
             if writer.write_all(&bytes).await.is_err() {
                 return;
             }
@@ -260,7 +261,7 @@ async fn serve(launcher: SimLauncher, stream: DuplexStream) {
                 Ok(text) => (text, None),
                 Err(error) => (None, Some(error)),
             };
-            if frames.send(ServerFrame::Reply { id, version, text, error }).await.is_err() {
+            if frames.send(Box::new(ServerFrame::Reply { id, version, text, error })).await.is_err() {
                 return;
             }
         }
@@ -272,11 +273,11 @@ async fn serve(launcher: SimLauncher, stream: DuplexStream) {
     }
 }
 
-async fn forward(launcher: SimLauncher, frames: mpsc::Sender<ServerFrame>) {
+async fn forward(launcher: SimLauncher, frames: mpsc::Sender<Box<ServerFrame>>) {
     let mut state = launcher.0.state.subscribe();
     loop {
         let current = state.borrow_and_update().clone();
-        if frames.send(ServerFrame::State { state: current }).await.is_err() {
+        if frames.send(Box::new(ServerFrame::State { state: current })).await.is_err() {
             return;
         }
         tokio::select! {
