@@ -53,18 +53,8 @@ impl Query {
         self.0.contains_key(key) && !matches!(self.get(key), "false" | "0")
     }
 
-    /// A number that may be below zero.
-    pub fn signed(&self, key: &str) -> Result<Option<i64>, ApiError> {
-        match self.get(key) {
-            "" => Ok(None),
-            text => text
-                .parse()
-                .map(Some)
-                .map_err(|_| ApiError::bad_request(format!("strconv.ParseInt: parsing \"{text}\": invalid syntax"))),
-        }
-    }
-
-    pub fn number(&self, key: &str) -> Result<Option<u64>, ApiError> {
+    /// A number, if there is one.
+    pub fn number<N: std::str::FromStr>(&self, key: &str) -> Result<Option<N>, ApiError> {
         match self.get(key) {
             "" => Ok(None),
             text => text

@@ -160,8 +160,8 @@ fn kindless(object: &[u8]) -> Option<&[u8]> {
 }
 
 async fn page(call: &Call, selection: &Selection) -> Result<Page, ApiError> {
-    let limit = call.query.signed("limit")?.filter(|l| *l > 0).map(|l| usize::try_from(l).unwrap_or(usize::MAX));
-    call.query.signed("timeoutSeconds")?;
+    let limit = call.query.number::<i64>("limit")?.filter(|l| *l > 0).map(|l| usize::try_from(l).unwrap_or(usize::MAX));
+    call.query.number::<i64>("timeoutSeconds")?;
     let token = match call.query.get("continue") {
         "" => None,
         text => Some(decode_token(text)?),

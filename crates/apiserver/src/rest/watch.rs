@@ -71,7 +71,8 @@ pub async fn watch(call: &Call) -> Result<Response<Body>, ApiError> {
         None => watcher,
     };
     let initial = conversion::entries(&call.server, &call.resource, &call.api_version(), initial).await?;
-    let timeout = call.query.number("timeoutSeconds")?.filter(|t| *t > 0).map_or(DEFAULT_TIMEOUT, Duration::from_secs);
+    let timeout =
+        call.query.number::<u64>("timeoutSeconds")?.filter(|t| *t > 0).map_or(DEFAULT_TIMEOUT, Duration::from_secs);
     let state = State {
         encoder: Encoder::of(call),
         selection,
