@@ -17,6 +17,7 @@ pub mod liar;
 pub mod manifest;
 pub mod process;
 pub mod raw_qemu;
+pub mod relay;
 pub mod servers;
 pub mod suite;
 pub mod tools;

@@ -8,9 +8,10 @@ use ferrovirt_e2e::{
     liar::Liar,
     manifest,
     process::Process,
+    relay::Relay,
     servers::{Registry, Web},
     suite,
-    tools::Virtctl,
+    tools::{Background, Virtctl},
     wait,
 };
 use serde_json::{Value, json};
@@ -22,6 +23,7 @@ const CASES: &[Case] = &[
     ("an_image_is_transferred_once", an_image_is_transferred_once),
     ("bad_images_fail_with_their_reason", bad_images_fail_with_their_reason),
     ("uploads_fill_a_volume", uploads_fill_a_volume),
+    ("a_broken_upload_goes_on", a_broken_upload_goes_on),
     ("registries_fill_volumes_and_container_disks", registries_fill_volumes_and_container_disks),
     ("a_killed_import_goes_on", a_killed_import_goes_on),
     ("a_vm_from_a_template_keeps_its_disk", a_vm_from_a_template_keeps_its_disk),
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
         ("claims_are_bound_and_reclaimed", "a cluster's volumes are made by its own provisioner"),
         ("an_image_is_transferred_once", "there is no cache of images on a cluster"),
         ("uploads_fill_a_volume", "uploads are not there yet on a cluster"),
+        ("a_broken_upload_goes_on", "uploads are not there yet on a cluster"),
         ("registries_fill_volumes_and_container_disks", "a pod cannot reach the registry on this machine's loopback"),
     ];
     suite(Options { embedded_only, ..Options::default() }, CASES)
@@ -302,12 +305,65 @@ fn uploads_fill_a_volume(host: &Host) -> Result<()> {
     let said = host.ferrovirt(&["image-upload", "dv", "sent", "--size", "100Mi", "--image-path", &path])?;
     ensure!(said.contains("datavolume/sent is filled"), "image-upload said: {said}");
     check_disk(host, "sent", &image)?;
-    let claim = host.get("pvc", "sent")?;
-    let phase = &claim["metadata"]["annotations"]["cdi.kubevirt.io/storage.pod.phase"];
+    let filled = host.get("pvc", "sent")?;
+    let phase = &filled["metadata"]["annotations"]["cdi.kubevirt.io/storage.pod.phase"];
     ensure!(phase == "Succeeded", "virtctl looks for this: {phase}");
     let outcome = host.try_ferrovirt(&["image-upload", "dv", "tiny", "--size", "10Mi", "--image-path", &path], "")?;
     ensure!(outcome.code != Some(0) && outcome.stderr.contains("ask for a larger disk"), "it said: {}", outcome.stderr);
-    host.kubectl(&["delete", "dv", "sent", "tiny"]).map(drop)
+    host.kubectl(&["delete", "dv", "sent", "tiny"])?;
+    // Claims without a DataVolume: one that virtctl makes, one of ours, and one that was there before.
+    host.apply(&claim("there", None, "Filesystem"))?;
+    let virtctl = Virtctl::stock()?;
+    let arguments = |name, size| vec!["image-upload", "pvc", name, "--size", size, "--image-path", &path, "--insecure"];
+    virtctl.say(host, &arguments("bare", "100Mi"))?;
+    let said = host.ferrovirt(&arguments("bare-ours", "100Mi"))?;
+    ensure!(said.contains("persistentvolumeclaim/bare-ours is filled"), "image-upload said: {said}");
+    let small = host.work_dir().join("small.img");
+    fs::write(&small, vec![7_u8; 1 << 20])?;
+    let small = small.to_string_lossy().into_owned();
+    virtctl.say(host, &["image-upload", "pvc", "there", "--no-create", "--image-path", &small, "--insecure"])?;
+    for name in ["bare", "bare-ours"] {
+        check_disk(host, name, &image)?;
+    }
+    ensure!(fs::read(disk_of(host, "there")?)?.starts_with(&[7; 1 << 20]), "the claim that was there is not filled");
+    let again = host.try_ferrovirt(&arguments("bare-ours", "100Mi"), "")?;
+    ensure!(again.stderr.contains("exists and is filled"), "it said: {}", again.stderr);
+    host.kubectl(&["delete", "pvc", "bare", "bare-ours", "there"])?;
+    // One that still waits goes, too, and takes its importer along.
+    let mut waiting = claim("never", None, "Filesystem");
+    waiting["metadata"]["annotations"] = json!({ "cdi.kubevirt.io/storage.upload.target": "" });
+    host.apply(&waiting)?;
+    let ready = |claim: &Value| claim["metadata"]["annotations"]["cdi.kubevirt.io/storage.pod.ready"] == "true";
+    host.wait_for("pvc", "never", "ready for an upload", ready)?;
+    host.kubectl(&["delete", "pvc", "never"])?;
+    host.wait_gone("pod", "importer-never")
+}
+
+/// Where uploads go at the moment.
+fn upload_proxy(host: &Host) -> Result<std::net::SocketAddr> {
+    let config = host.get("cdiconfig", "config")?;
+    let url = config["status"]["uploadProxyURL"].as_str().context("no address for uploads")?;
+    Ok(url.trim_start_matches("https://").parse()?)
+}
+
+/// The connection breaks in the middle and the host is killed meanwhile; the upload goes on, and does not begin anew.
+fn a_broken_upload_goes_on(host: &Host) -> Result<()> {
+    let image = demo_disk()?;
+    let size = fs::metadata(&image)?.len();
+    let relay = Relay::start(upload_proxy(host)?, size / 2)?;
+    let (path, proxy) = (image.to_string_lossy().into_owned(), format!("https://127.0.0.1:{}", relay.port));
+    let mut client = host.command("ferrovirt");
+    client.args(["image-upload", "dv", "mended", "--size", "100Mi", "--image-path", &path, "--uploadproxy-url", &proxy]);
+    let client = Background::start(client)?;
+    relay.wait_held()?;
+    host.kill_up()?;
+    host.up()?;
+    relay.release(upload_proxy(host)?);
+    client.line_with("datavolume/mended is filled")?;
+    check_disk(host, "mended", &image)?;
+    // The client sent what was on the way when it broke once more, and little else.
+    ensure!(relay.passed() < size + size / 4, "{} bytes were sent for an image of {size}", relay.passed());
+    host.kubectl(&["delete", "dv", "mended"]).map(drop)
 }
 
 fn registries_fill_volumes_and_container_disks(host: &Host) -> Result<()> {

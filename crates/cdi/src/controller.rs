@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ferrovirt_api::cdi::{DataVolume, DataVolumeSource, DataVolumeSourcePvc, names};
 use ferrovirt_fetch::http::{Client as HttpClient, Trust};
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use http::HeaderMap;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::jiff::Timestamp;
@@ -21,10 +21,10 @@ use crate::job::{PORT, Progress};
 use crate::plan::{self, Action, Observed};
 
 /// How often a running importer is asked how far it is.
-const ASK: Duration = Duration::from_secs(1);
+pub(crate) const ASK: Duration = Duration::from_secs(1);
 const ANSWER: Duration = Duration::from_secs(3);
 /// How soon is looked again at what no watch tells of.
-const LATER: Duration = Duration::from_secs(2);
+pub(crate) const LATER: Duration = Duration::from_secs(2);
 
 /// What is fixed at start.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,16 +37,18 @@ pub struct Settings {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum Error {
+pub(crate) enum Error {
     #[error("the API refused")]
     Api(#[from] kube::Error),
     #[error("an object cannot be encoded")]
     Encode(#[from] serde_json::Error),
+    #[error("{0}")]
+    Invalid(String),
 }
 
-struct Context {
-    client: Client,
-    settings: Settings,
+pub(crate) struct Context {
+    pub client: Client,
+    pub settings: Settings,
     web: HttpClient,
 }
 
@@ -64,17 +66,19 @@ pub async fn run(client: Client, settings: Settings, shutdown: impl Future<Outpu
     let claims = Api::<PersistentVolumeClaim>::all(client.clone());
     let pods = Api::<Pod>::all(client);
     let importers = watcher::Config::default().labels(&format!("{}={}", names::COMPONENT_LABEL, names::IMPORTER));
-    Controller::new(volumes, watcher::Config::default())
+    // Both end with the same word.
+    let shutdown = shutdown.shared();
+    let volumes = Controller::new(volumes, watcher::Config::default())
         .owns(claims, watcher::Config::default())
         .owns(pods, importers)
-        .graceful_shutdown_on(shutdown)
-        .run(reconcile, on_error, context)
+        .graceful_shutdown_on(shutdown.clone())
+        .run(reconcile, on_error, context.clone())
         .for_each(|result| async {
             if let Err(error) = result {
                 tracing::debug!(%error, "data volume reconcile");
             }
-        })
-        .await;
+        });
+    tokio::join!(volumes, crate::claims::run(context, shutdown));
 }
 
 async fn reconcile(volume: Arc<DataVolume>, context: Arc<Context>) -> Result<controller::Action, Error> {
@@ -82,7 +86,8 @@ async fn reconcile(volume: Arc<DataVolume>, context: Arc<Context>) -> Result<con
     let claims = Api::<PersistentVolumeClaim>::namespaced(context.client.clone(), &namespace);
     let pods = Api::<Pod>::namespaced(context.client.clone(), &namespace);
     let claim = claims.get_opt(&volume.name_any()).await?;
-    let pod = pods.get_opt(&plan::pod_name(&volume)).await?;
+    let importer = plan::pod_name(&volume.name_any(), &volume.uid().unwrap_or_default());
+    let pod = pods.get_opt(&importer).await?;
     let pod = pod.filter(|pod| pod.owner_references().iter().any(|owner| volume.uid().as_ref() == Some(&owner.uid)));
     let source = source(&context.client, &volume).await?;
     let (origin, user) = match source.as_ref().and_then(|source| source.pvc.as_ref()) {
@@ -124,27 +129,41 @@ async fn reconcile(volume: Arc<DataVolume>, context: Arc<Context>) -> Result<con
             Err(error) => return Err(error.into()),
         }
     }
-    for action in &plan.actions {
-        match action {
-            Action::CreateClaim(claim) => made(claims.create(&PostParams::default(), claim).await)?,
-            Action::CreatePod(pod) => made(pods.create(&PostParams::default(), pod).await)?,
-            Action::MarkClaim { phase, ready } => {
-                let annotations = json!({ names::POD_PHASE: phase, names::POD_READY: ready.to_string() });
-                let patch = json!({ "metadata": { "annotations": annotations } });
-                claims.patch(&volume.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
-            }
-            Action::DeletePod => match pods.delete(&plan::pod_name(&volume), &DeleteParams::default()).await {
-                Err(kube::Error::Api(status)) if status.is_not_found() => {}
-                result => drop(result?),
-            },
-        }
-    }
+    act(&context, &namespace, &volume.name_any(), &importer, &plan.actions).await?;
     let waits = !matches!(plan.status.phase.as_str(), names::phase::SUCCEEDED | names::phase::FAILED);
     Ok(match (&pod, waits) {
         (Some(pod), true) if phase_of(pod) == Some("Running") => controller::Action::requeue(ASK),
         (_, true) if source.as_ref().is_some_and(|source| source.pvc.is_some()) => controller::Action::requeue(LATER),
         _ => controller::Action::await_change(),
     })
+}
+
+/// Does what was decided about the claim of this name and its importer.
+pub(crate) async fn act(
+    context: &Context,
+    namespace: &str,
+    claim: &str,
+    importer: &str,
+    actions: &[Action],
+) -> Result<(), Error> {
+    let claims = Api::<PersistentVolumeClaim>::namespaced(context.client.clone(), namespace);
+    let pods = Api::<Pod>::namespaced(context.client.clone(), namespace);
+    for action in actions {
+        match action {
+            Action::CreateClaim(claim) => made(claims.create(&PostParams::default(), claim).await)?,
+            Action::CreatePod(pod) => made(pods.create(&PostParams::default(), pod).await)?,
+            Action::MarkClaim { phase, ready } => {
+                let annotations = json!({ names::POD_PHASE: phase, names::POD_READY: ready.to_string() });
+                let patch = json!({ "metadata": { "annotations": annotations } });
+                claims.patch(claim, &PatchParams::default(), &Patch::Merge(patch)).await?;
+            }
+            Action::DeletePod => match pods.delete(importer, &DeleteParams::default()).await {
+                Err(kube::Error::Api(status)) if status.is_not_found() => {}
+                result => drop(result?),
+            },
+        }
+    }
+    Ok(())
 }
 
 /// The volume's own source, or the one that its DataSource stands for.
@@ -190,7 +209,7 @@ async fn user_of(pods: &Api<Pod>, claim: &str) -> Result<Option<String>, Error> 
     Ok(all.items.iter().find(uses).map(ResourceExt::name_any))
 }
 
-async fn ask(context: &Context, pod: &Pod) -> Option<Progress> {
+pub(crate) async fn ask(context: &Context, pod: &Pod) -> Option<Progress> {
     let address = pod.status.as_ref()?.pod_ip.as_deref()?;
     let host = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
     let url = format!("http://{host}:{PORT}/progress");
@@ -207,24 +226,19 @@ fn made<T>(result: Result<T, kube::Error>) -> Result<(), Error> {
     }
 }
 
-fn phase_of(pod: &Pod) -> Option<&str> {
+pub(crate) fn phase_of(pod: &Pod) -> Option<&str> {
     pod.status.as_ref()?.phase.as_deref()
 }
 
 /// Names nobody can guess come from the kernel.
-fn uuid_like() -> String {
+pub(crate) fn uuid_like() -> String {
     let mut bytes = [0_u8; 24];
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn on_error(volume: Arc<DataVolume>, error: &Error, _: Arc<Context>) -> controller::Action {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(inner) = source {
-        text = format!("{text}: {inner}");
-        source = inner.source();
-    }
+    let text = ferrovirt_api::chain(error);
     tracing::warn!(volume = volume.name_any(), error = text, "cannot reconcile the data volume");
     controller::Action::requeue(LATER)
 }

@@ -2,33 +2,32 @@
 
 use std::convert::Infallible;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use ferrovirt_disks::clone::clone_file;
 use ferrovirt_disks::containerdisk::find_disk;
-use ferrovirt_disks::image::{FileSource, ImportError, Options, Source, Target, import};
+use ferrovirt_disks::image::{FileSource, ImportError, Options, Target, import};
 use ferrovirt_fetch::http::{Client, HttpError, Trust};
-use ferrovirt_fetch::web::{Chunks, WebSource, parse_header};
+use ferrovirt_fetch::web::{WebSource, parse_header};
 use http::header::AUTHORIZATION;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
-use crate::job::{self, From, Job, PORT, Verdict, paths};
+use crate::job::{self, From, Job, PORT, UPLOAD_OFFSET, Verdict, paths};
+use crate::receive::{Answer, Uploads};
 use crate::transfer::{Board, Place, fetch};
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(30);
-/// Pieces of an upload between network and disk.
-const QUEUE: usize = 32;
 
 #[derive(Debug, thiserror::Error)]
 enum Failure {
@@ -89,7 +88,7 @@ async fn work() -> Result<(), Failure> {
             place: place.clone(),
             board: board.clone(),
             finished,
-            busy: tokio::sync::Mutex::new(()),
+            session: tokio::sync::Mutex::default(),
         }),
         _ => None,
     };
@@ -233,15 +232,6 @@ struct Server {
     upload: Option<Uploads>,
 }
 
-struct Uploads {
-    token: String,
-    place: Arc<Place>,
-    board: Arc<Board>,
-    finished: watch::Sender<bool>,
-    /// One at a time.
-    busy: tokio::sync::Mutex<()>,
-}
-
 async fn serve(server: Arc<Server>) -> Result<(), Failure> {
     let wrap = |source| Failure::Io { what: "listen for questions about the progress", source };
     let listener = tokio::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).await.map_err(wrap)?;
@@ -265,103 +255,22 @@ async fn serve(server: Arc<Server>) -> Result<(), Failure> {
 }
 
 async fn answer(server: &Server, request: Request<Incoming>) -> Response<Full<Bytes>> {
-    let (code, text) = match (request.method(), request.uri().path(), &server.upload) {
+    let plain = |code, text: String| Answer { code, text, offset: None };
+    let upload = request.uri().path().starts_with("/v1beta1/upload");
+    let told = match (request.method(), request.uri().path(), &server.upload) {
         (&Method::GET, "/progress", _) => {
-            (StatusCode::OK, serde_json::to_string(&server.board.read()).unwrap_or_default())
+            plain(StatusCode::OK, serde_json::to_string(&server.board.read()).unwrap_or_default())
         }
-        (&Method::HEAD, path, Some(_)) if path.starts_with("/v1beta1/upload") => (StatusCode::OK, String::new()),
-        (&Method::POST | &Method::PUT, path, Some(uploads)) if path.starts_with("/v1beta1/upload") => {
-            uploads.take(request).await
-        }
-        _ => (StatusCode::NOT_FOUND, "there is nothing here\n".to_owned()),
+        (&Method::HEAD | &Method::POST | &Method::PUT, _, Some(uploads)) if upload => uploads.take(request).await,
+        _ => plain(StatusCode::NOT_FOUND, "there is nothing here\n".to_owned()),
     };
-    let mut response = Response::new(Full::new(Bytes::from(text)));
-    *response.status_mut() = code;
+    let mut response = Response::new(Full::new(Bytes::from(told.text)));
+    *response.status_mut() = told.code;
+    response.headers_mut().extend(told.offset.map(|offset| (HeaderName::from_static(UPLOAD_OFFSET), offset.into())));
     response
 }
 
-impl Uploads {
-    async fn take(&self, request: Request<Incoming>) -> (StatusCode, String) {
-        let expected = format!("Bearer {}", self.token);
-        let known = request.headers().get(AUTHORIZATION).is_some_and(|value| value.as_bytes() == expected.as_bytes());
-        if !known {
-            return (StatusCode::UNAUTHORIZED, "the token is not the one of this upload\n".to_owned());
-        }
-        let Ok(_turn) = self.busy.try_lock() else {
-            return (StatusCode::SERVICE_UNAVAILABLE, "an upload is under way\n".to_owned());
-        };
-        let length = request.headers().get(http::header::CONTENT_LENGTH);
-        let length = length.and_then(|value| value.to_str().ok()).and_then(|value| value.parse().ok());
-        let (sender, receiver) = mpsc::channel(QUEUE);
-        let pump = tokio::spawn(pump(request.into_body(), sender));
-        let (place, board) = (self.place.clone(), self.board.clone());
-        let done = tokio::task::spawn_blocking(move || {
-            let source = Uploaded { stream: Mutex::new(Some(Chunks::new(receiver))), length };
-            fetch(&source, None, &place, place.options(), &board).inspect_err(|_| place.clean())
-        });
-        let result = done.await;
-        let _ = pump.await;
-        match result {
-            Ok(Ok(())) => {
-                // The answer goes out before the process ends.
-                let finished = self.finished.clone();
-                tokio::spawn(async move {
-                    tokio::time::sleep(Duration::from_millis(200)).await;
-                    finished.send_replace(true);
-                });
-                (StatusCode::OK, String::new())
-            }
-            Ok(Err(error)) => {
-                let text = chain(&error);
-                self.board.change(|progress| progress.trouble = format!("the last upload failed: {text}"));
-                (StatusCode::BAD_REQUEST, format!("{text}\n"))
-            }
-            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
-        }
-    }
-}
-
-async fn pump(mut body: Incoming, sender: mpsc::Sender<io::Result<Bytes>>) {
-    while let Some(frame) = body.frame().await {
-        let piece = match frame {
-            Ok(frame) => match frame.into_data() {
-                Ok(data) => Ok(data),
-                Err(_) => continue,
-            },
-            Err(error) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, error)),
-        };
-        if sender.send(piece).await.is_err() {
-            return;
-        }
-    }
-}
-
-/// A body that is read once.
-struct Uploaded {
-    stream: Mutex<Option<Chunks>>,
-    length: Option<u64>,
-}
-
-impl Source for Uploaded {
-    fn length(&self) -> Option<u64> {
-        self.length
-    }
-
-    fn seekable(&self) -> bool {
-        false
-    }
-
-    fn read_at(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn stream(&self, _: u64) -> io::Result<Box<dyn Read + Send + '_>> {
-        let stream = self.stream.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
-        stream.map(|stream| Box::new(stream) as Box<dyn Read + Send>).ok_or_else(|| io::ErrorKind::Unsupported.into())
-    }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(inner) = source {

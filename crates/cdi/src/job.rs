@@ -7,6 +7,11 @@ pub const VARIABLE: &str = "FERROVIRT_IMPORT";
 /// Where an importer answers about itself.
 pub const PORT: u16 = 8080;
 
+/// A header in which a client names its file, so that it can go on with it after a broken connection.
+pub const UPLOAD_FILE: &str = "ferrovirt-upload-file";
+/// A header in which an importer says how many bytes of that file it has.
+pub const UPLOAD_OFFSET: &str = "ferrovirt-upload-offset";
+
 /// Paths inside the importer's container.
 pub mod paths {
     /// The claim, when it is a file system.

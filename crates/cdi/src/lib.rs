@@ -6,13 +6,16 @@
 //!      └───────── status ─────────┘
 //! ```
 //!
-//! `plan` decides and is pure; `controller` asks the API and does what was decided; `importer` is the process in the pod, which knows
+//! `plan` decides and is pure; `controller` asks the API and does what was decided, as `claims` does for
+//! claims that wait for an upload without a DataVolume; `importer` is the process in the pod, which knows
 //! nothing of Kubernetes and is told its job in a variable. A killed importer, or controller, goes on where it was.
 
+mod claims;
 pub mod controller;
 pub mod importer;
 pub mod job;
 pub mod plan;
+mod receive;
 mod roles;
 mod transfer;
 pub mod upload;

@@ -11,21 +11,21 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
-use ferrovirt_api::cdi::{DataVolume, UploadTokenRequest, names};
-use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST};
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use ferrovirt_api::cdi::{UploadTokenRequest, names};
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HOST};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use ring::hmac;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::job::{self, From, Job, PORT};
+use crate::job::{self, From, Job, PORT, UPLOAD_FILE, UPLOAD_OFFSET};
 use crate::plan::pod_name;
 
 /// How long a token lets an upload begin.
@@ -132,7 +132,7 @@ impl Uploads {
         let Some(claims) = token.and_then(|token| self.verify(token)) else {
             return say(StatusCode::UNAUTHORIZED, "the token is not valid, or not any more\n".to_owned());
         };
-        if request.method() == Method::HEAD {
+        if request.method() == Method::HEAD && !request.headers().contains_key(UPLOAD_FILE) {
             return say(StatusCode::OK, String::new());
         }
         match self.forward(&claims, request).await {
@@ -145,11 +145,13 @@ impl Uploads {
     async fn forward(&self, claims: &Claims, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Refusal> {
         let unready = |why: &str| Refusal::Unready(why.to_owned());
         let broken = |error: &dyn std::error::Error| Refusal::Broken(ferrovirt_api::chain(error));
-        let volumes = Api::<DataVolume>::namespaced(self.client.clone(), &claims.namespace);
-        let volume = volumes.get_opt(&claims.name).await.map_err(|error| broken(&error))?;
-        let volume = volume.ok_or_else(|| unready("the claim belongs to no DataVolume"))?;
+        let held = Api::<PersistentVolumeClaim>::namespaced(self.client.clone(), &claims.namespace);
+        let claim = held.get_opt(&claims.name).await.map_err(|error| broken(&error))?;
+        let claim = claim.ok_or_else(|| unready("the claim is gone"))?;
+        let owner = claim.owner_references().iter().find(|owner| owner.kind == "DataVolume");
+        let owner = owner.map(|owner| owner.uid.clone()).or(claim.uid()).unwrap_or_default();
         let pods = Api::<Pod>::namespaced(self.client.clone(), &claims.namespace);
-        let pod = pods.get_opt(&pod_name(&volume)).await.map_err(|error| broken(&error))?;
+        let pod = pods.get_opt(&pod_name(&claims.name, &owner)).await.map_err(|error| broken(&error))?;
         let pod = pod.ok_or_else(|| unready("the claim does not wait for an upload"))?;
         let secret = upload_token(&pod).ok_or_else(|| unready("the claim does not wait for an upload"))?;
         let address =
@@ -158,14 +160,18 @@ impl Uploads {
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
         tokio::spawn(connection);
-        let length = request.headers().get(CONTENT_LENGTH).cloned();
+        let passed: Vec<_> = [CONTENT_LENGTH, CONTENT_RANGE, HeaderName::from_static(UPLOAD_FILE)]
+            .into_iter()
+            .filter_map(|name| request.headers().get(&name).cloned().map(|value| (name, value)))
+            .collect();
+        let asks = request.method() == Method::HEAD;
         let mut inner = Request::new(request.into_body());
-        *inner.method_mut() = Method::POST;
+        *inner.method_mut() = if asks { Method::HEAD } else { Method::POST };
         *inner.uri_mut() = http::Uri::from_static(PROXY);
         let headers = inner.headers_mut();
         headers.insert(HOST, HeaderValue::from_static("importer"));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-        headers.extend(length.map(|length| (CONTENT_LENGTH, length)));
+        headers.extend(passed);
         let bearer = HeaderValue::from_str(&format!("Bearer {secret}")).map_err(|error| broken(&error))?;
         headers.insert(AUTHORIZATION, bearer);
         let response = sender.send_request(inner).await.map_err(|error| broken(&error))?;
@@ -173,6 +179,8 @@ impl Uploads {
         let body = body.collect().await.map_err(|error| broken(&error))?.to_bytes();
         let mut response = Response::new(Full::new(body));
         *response.status_mut() = parts.status;
+        let offset = parts.headers.get(UPLOAD_OFFSET).cloned();
+        response.headers_mut().extend(offset.map(|offset| (HeaderName::from_static(UPLOAD_OFFSET), offset)));
         Ok(response)
     }
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::{
     client::{ClientArgs, dynamic, find_kind},
     console::{self, ConsoleArgs},
-    upload::{self, NewVolume},
+    upload::{self, Kind, NewVolume, Target},
     wait,
 };
 
@@ -91,7 +91,6 @@ pub async fn run(arguments: RunArgs) -> Result<()> {
     if arguments.ephemeral && !matches!(image, Image::Registry(_)) {
         bail!("--ephemeral needs an image in a registry; a VM from {} keeps its disk", arguments.image);
     }
-    let config = arguments.client.config().await?;
     let client = arguments.client.connect().await?;
     let namespace = arguments.client.namespace(&client).to_owned();
     let (resource, capabilities) = find_kind(&client, "virtualmachines").await?;
@@ -113,14 +112,15 @@ pub async fn run(arguments: RunArgs) -> Result<()> {
             bail!("there is no file {}", path.display());
         }
         let volume = NewVolume {
-            name: &name,
             size: &arguments.disk_size,
             storage_class: None,
             volume_mode: None,
             access_mode: None,
         };
-        upload::create(&client, &namespace, &volume).await?;
-        upload::send(&client, &config, &namespace, &name, path, None).await?;
+        let target =
+            Target { kind: Kind::DataVolume, name: name.clone(), namespace: namespace.clone(), client: client.clone() };
+        target.create(&volume).await?;
+        upload::send(target, &arguments.client, path, None).await?;
     }
     let vm = manifest(&arguments, &image, &name, &namespace, key.as_deref(), &password);
     let request = http::Request::post(format!("{}?fieldManager=ferrovirt", vms.resource_url()))

@@ -6,6 +6,7 @@
 //!                                                        └──┘ the importer was killed: another one goes on
 //! ```
 
+mod bare;
 mod objects;
 mod status;
 
@@ -13,6 +14,7 @@ use ferrovirt_api::cdi::{DataVolume, DataVolumeSource, DataVolumeStatus, names, 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::jiff::Timestamp;
 
+pub use bare::{Bare, plan_bare, waits_for_upload};
 pub use objects::pod_name;
 
 use crate::job::{Progress, Verdict};
@@ -186,12 +188,14 @@ fn transfer(observed: &Observed<'_>, source: &DataVolumeSource, claim: &Persiste
 }
 
 fn mark(claim: &PersistentVolumeClaim, plan: &mut Plan, phase: &'static str, ready: bool) {
+    plan.actions.extend(marking(claim, phase, ready));
+}
+
+fn marking(claim: &PersistentVolumeClaim, phase: &'static str, ready: bool) -> Option<Action> {
     let annotations = claim.metadata.annotations.as_ref();
     let told = annotated(annotations, names::POD_PHASE).is_some_and(|told| told == phase)
         && annotated(annotations, names::POD_READY).is_some_and(|told| *told == ready.to_string());
-    if !told {
-        plan.actions.push(Action::MarkClaim { phase, ready });
-    }
+    (!told).then_some(Action::MarkClaim { phase, ready })
 }
 
 /// Exactly one source, and one that we know.

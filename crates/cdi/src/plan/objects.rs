@@ -10,18 +10,18 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use serde_json::{Value, json};
 
 use super::Observed;
+use crate::Settings;
 use crate::job::{self, From, Job, paths};
 
 /// KubeVirt's user, who owns disks.
 const USER: i64 = 107;
 
-pub fn pod_name(volume: &DataVolume) -> String {
-    let name = volume.metadata.name.as_deref().unwrap_or_default();
+/// Of the importer that fills a claim for the owner with this uid: a DataVolume of the same name, or the claim itself.
+pub fn pod_name(name: &str, uid: &str) -> String {
     // A pod's name has at most 253 characters, and its host name at most 63: longer ones are told apart by the uid.
     if name.len() <= 52 {
         return format!("importer-{name}");
     }
-    let uid = volume.metadata.uid.as_deref().unwrap_or_default();
     format!(
         "importer-{}-{}",
         name.get(..40).unwrap_or_default().trim_end_matches(['-', '.']),
@@ -89,14 +89,37 @@ pub(super) fn pod(
     source: &DataVolumeSource,
     claim: &PersistentVolumeClaim,
 ) -> Result<Pod, String> {
-    let volume = observed.volume;
+    let mut parts = Parts::default();
+    let from = origin(observed, source, &mut parts)?;
+    importer(claim, owner(observed.volume), &observed.volume.spec.priority_class_name, from, parts, observed.settings)
+}
+
+/// The importer of a claim that has no DataVolume and waits for an upload.
+pub(super) fn receiver(claim: &PersistentVolumeClaim, token: &str, settings: &Settings) -> Result<Pod, String> {
+    let owner = OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "PersistentVolumeClaim".to_owned(),
+        name: claim.metadata.name.clone().unwrap_or_default(),
+        uid: claim.metadata.uid.clone().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    };
+    importer(claim, owner, "", From::Upload { token: token.to_owned() }, Parts::default(), settings)
+}
+
+fn importer(
+    claim: &PersistentVolumeClaim,
+    owner: OwnerReference,
+    priority_class: &str,
+    from: From,
+    mut parts: Parts,
+    settings: &Settings,
+) -> Result<Pod, String> {
     let block = is_block(claim);
     let size = size_of(claim).ok_or("the claim has no size")?;
     let name = claim.metadata.name.as_deref().unwrap_or_default();
-    let mut parts = Parts::default();
     parts.claim("target", name, block, if block { paths::TARGET_DEVICE } else { paths::TARGET }, false);
-    let from = origin(observed, source, &mut parts)?;
-    let cache = matches!(from, From::Http { .. }).then_some(observed.settings.cache.as_deref()).flatten();
+    let cache = matches!(from, From::Http { .. }).then_some(settings.cache.as_deref()).flatten();
     if let Some(directory) = cache {
         let path = json!({ "path": directory, "type": "DirectoryOrCreate" });
         parts.volumes.push(json!({ "name": "cache", "hostPath": path }));
@@ -104,23 +127,22 @@ pub(super) fn pod(
     }
     let job = Job { from, block, size, cache: cache.is_some() };
     let job = serde_json::to_string(&job).map_err(|error| error.to_string())?;
-    let settings = observed.settings;
     let pod = json!({
         "metadata": {
-            "name": pod_name(volume), "namespace": volume.metadata.namespace,
+            "name": pod_name(name, &owner.uid), "namespace": claim.metadata.namespace,
             "labels": {
                 "app": "containerized-data-importer",
                 names::COMPONENT_LABEL: names::IMPORTER,
-                names::CREATED_BY_LABEL: volume.metadata.uid,
+                names::CREATED_BY_LABEL: owner.uid,
             },
-            "ownerReferences": [owner(volume)],
+            "ownerReferences": [owner],
         },
         "spec": {
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": 5,
             "automountServiceAccountToken": false,
             "enableServiceLinks": false,
-            "priorityClassName": Some(&volume.spec.priority_class_name).filter(|name| !name.is_empty()),
+            "priorityClassName": Some(priority_class).filter(|name| !name.is_empty()),
             "imagePullSecrets": parts.pull_secrets,
             "securityContext": {
                 "runAsUser": USER, "runAsGroup": USER, "runAsNonRoot": true, "fsGroup": USER,

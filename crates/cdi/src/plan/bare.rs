@@ -1,0 +1,112 @@
+//! What is to be done about a claim that waits for an upload and belongs to no DataVolume.
+
+use ferrovirt_api::cdi::names;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+
+use super::{Action, annotated, marking, objects};
+use crate::Settings;
+
+/// What the plan may know.
+pub struct Bare<'a> {
+    pub claim: &'a PersistentVolumeClaim,
+    pub pod: Option<&'a Pod>,
+    /// Whether the importer answers.
+    pub ready: bool,
+    pub settings: &'a Settings,
+    /// For the token of the upload.
+    pub random: &'a str,
+}
+
+/// Is it one of those, and not filled yet?
+pub fn waits_for_upload(claim: &PersistentVolumeClaim) -> bool {
+    let annotations = claim.metadata.annotations.as_ref();
+    let owners = claim.metadata.owner_references.iter().flatten();
+    annotated(annotations, names::UPLOAD_REQUEST).is_some()
+        && annotated(annotations, names::POD_PHASE).is_none_or(|phase| phase != "Succeeded")
+        && !owners.into_iter().any(|owner| owner.kind == "DataVolume")
+}
+
+pub fn plan_bare(observed: &Bare<'_>) -> Result<Vec<Action>, String> {
+    let claim = observed.claim;
+    let Some(pod) = observed.pod else {
+        return match waits_for_upload(claim) && claim.metadata.deletion_timestamp.is_none() {
+            true => Ok(vec![Action::CreatePod(Box::new(objects::receiver(claim, observed.random, observed.settings)?))]),
+            false => Ok(vec![]),
+        };
+    };
+    // A claim that is going is held by the pods that use it.
+    if claim.metadata.deletion_timestamp.is_some() || !waits_for_upload(claim) {
+        return Ok(vec![Action::DeletePod]);
+    }
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    Ok(match phase {
+        Some("Succeeded") => marking(claim, "Succeeded", false).into_iter().chain([Action::DeletePod]).collect(),
+        Some("Failed") => marking(claim, "Failed", false).into_iter().chain([Action::DeletePod]).collect(),
+        Some("Running") => marking(claim, "Running", observed.ready).into_iter().collect(),
+        _ => marking(claim, "Pending", false).into_iter().collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn claim(changes: &[(&str, Value)]) -> PersistentVolumeClaim {
+        let mut claim = json!({
+            "metadata": {
+                "name": "disk", "namespace": "default", "uid": "u", "annotations": { names::UPLOAD_REQUEST: "" },
+            },
+            "spec": { "resources": { "requests": { "storage": "1Gi" } } },
+        });
+        for (pointer, value) in changes {
+            let (parent, key) = pointer.rsplit_once('/').unwrap();
+            claim.pointer_mut(parent).unwrap()[key.replace("~1", "/")] = value.clone();
+        }
+        serde_json::from_value(claim).unwrap()
+    }
+
+    fn pod(phase: &str) -> Pod {
+        serde_json::from_value(json!({ "status": { "phase": phase } })).unwrap()
+    }
+
+    fn words(claim: &PersistentVolumeClaim, pod: Option<&Pod>, ready: bool) -> Vec<String> {
+        let settings = Settings { image: "i".into(), pull_policy: "Never".into(), cache: None };
+        let actions = plan_bare(&Bare { claim, pod, ready, settings: &settings, random: "r" }).unwrap();
+        let word = |action: Action| match action {
+            Action::CreatePod(pod) => format!("create {}", pod.metadata.name.unwrap_or_default()),
+            Action::DeletePod => "delete".to_owned(),
+            Action::MarkClaim { phase, ready } => format!("mark {phase} {ready}"),
+            other => format!("{other:?}"),
+        };
+        actions.into_iter().map(word).collect()
+    }
+
+    #[test]
+    fn a_claim_gets_an_importer_until_it_is_filled() {
+        let phase = "/metadata/annotations/cdi.kubevirt.io~1storage.pod.phase";
+        let waiting = claim(&[]);
+        let filled = claim(&[(phase, "Succeeded".into())]);
+        let going = claim(&[("/metadata/deletionTimestamp", "2026-01-01T00:00:00Z".into())]);
+        let owned = claim(&[(
+            "/metadata/ownerReferences",
+            json!([{ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "name": "disk", "uid": "d" }]),
+        )]);
+        let (running, done) = (pod("Running"), pod("Succeeded"));
+        let cases: [(&PersistentVolumeClaim, Option<&Pod>, bool, &[&str]); 9] = [
+            (&waiting, None, false, &["create importer-disk"]),
+            (&waiting, Some(&running), false, &["mark Running false"]),
+            (&waiting, Some(&running), true, &["mark Running true"]),
+            (&waiting, Some(&done), false, &["mark Succeeded false", "delete"]),
+            (&filled, Some(&done), false, &["delete"]),
+            (&filled, None, false, &[]),
+            (&going, Some(&running), true, &["delete"]),
+            (&going, None, false, &[]),
+            (&owned, None, false, &[]),
+        ];
+        for (number, (claim, pod, ready, expected)) in cases.into_iter().enumerate() {
+            assert_eq!(words(claim, pod, ready), expected, "case {number}");
+        }
+    }
+}
