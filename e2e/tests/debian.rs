@@ -16,6 +16,7 @@ const NAME: &str = "deb";
 const CASES: &[Case] = &[
     ("agent_tells_of_the_guest", agent_tells_of_the_guest),
     ("cloud_init_is_applied_and_its_key_opens_ssh", cloud_init_is_applied_and_its_key_opens_ssh),
+    ("guest_takes_its_ipv6_address", guest_takes_its_ipv6_address),
     ("exec_probe_makes_it_ready", exec_probe_makes_it_ready),
     ("credentials_reach_the_guest", credentials_reach_the_guest),
     ("guest_is_asked_through_subresources", guest_is_asked_through_subresources),
@@ -23,11 +24,15 @@ const CASES: &[Case] = &[
     ("file_systems_freeze_and_thaw", file_systems_freeze_and_thaw),
     ("restart_is_graceful_and_keeps_identity", restart_is_graceful_and_keeps_identity),
 ];
+/// Both families of addresses; cloud-init alone asks for one.
+const NETWORK: &str =
+    "version: 2\nethernets:\n  all:\n    match: { name: \"en*\" }\n    dhcp4: true\n    dhcp6: true\n";
 /// Emulated, and the machine has other things to do.
 const BOOT: Duration = Duration::from_secs(1200);
 
 fn main() -> ExitCode {
-    suite(Options::default(), CASES)
+    let embedded_only = &[("guest_takes_its_ipv6_address", "the cluster under test has IPv4 alone")];
+    suite(Options { embedded_only, ..Options::default() }, CASES)
 }
 
 /// Starts the guest that all cases share.
@@ -59,6 +64,40 @@ fn cloud_init_is_applied_and_its_key_opens_ssh(host: &Host) -> Result<()> {
     })?;
     ensure!(made == format!("made on {NAME}"), "runcmd wrote {made:?}");
     Ok(())
+}
+
+/// By DHCPv6, from the router's word that there is such a thing. It is reached by its pod's address, and finds names.
+fn guest_takes_its_ipv6_address(host: &Host) -> Result<()> {
+    let disabled = fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6");
+    if disabled.is_ok_and(|value| value.trim() != "0") {
+        println!("this machine has no IPv6, and neither have its guests");
+        return Ok(());
+    }
+    host.apply(&json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": { "name": "six", "namespace": "default" },
+        "spec": {
+            // Its probe does not pass yet.
+            "selector": { "kubevirt.io/vm": NAME }, "ports": [{ "port": 22 }], "publishNotReadyAddresses": true,
+            "ipFamilies": ["IPv6"], "ipFamilyPolicy": "SingleStack",
+        },
+    }))?;
+    let has = wait::until("the guest to take its address", BOOT, || {
+        let has = ssh(host, "cloud", "debian", "ip -6 -o addr show scope global; ip -6 route show default")?;
+        let taken = has.contains("fd10:0:2::2/128") && has.contains("default via fe80:");
+        Ok(if taken { Seen::Yes(has) } else { Seen::Not(has) })
+    })?;
+    ensure!(has.contains("dynamic"), "the address did not come by DHCP: {has}");
+    let vmi = host.get("vmi", NAME)?;
+    let addresses = vmi["status"]["interfaces"][0]["ipAddresses"].as_array().context("no addresses")?.clone();
+    let six = addresses.iter().filter_map(Value::as_str).find(|address| address.contains(':'));
+    let six = six.with_context(|| format!("no IPv6 address: {addresses:?}"))?;
+    ensure!(ssh_to(host, six, "cloud", "debian", "hostname")? == NAME, "another guest answers at {six}");
+    let service = host.get("service", "six")?;
+    let address = service["spec"]["clusterIP"].as_str().context("the service has no address")?.to_owned();
+    let found = ssh(host, "cloud", "debian", "getent ahostsv6 six.default.svc.cluster.local")?;
+    ensure!(found.contains(&address), "the name leads to {found:?}, not to {address}");
+    ensure!(ssh_to(host, &address, "cloud", "debian", "hostname")? == NAME, "the service leads elsewhere");
+    host.kubectl(&["delete", "service", "six"]).map(drop)
 }
 
 fn exec_probe_makes_it_ready(host: &Host) -> Result<()> {
@@ -179,7 +218,7 @@ fn manifest(cloud_key: &str) -> Value {
         "metadata": { "name": NAME, "namespace": "default" },
         "spec": {
             "runStrategy": "Always",
-            "template": { "spec": {
+            "template": { "metadata": { "labels": { "kubevirt.io/vm": NAME } }, "spec": {
                 "domain": {
                     "memory": { "guest": "512Mi" },
                     "devices": {
@@ -207,7 +246,7 @@ fn manifest(cloud_key: &str) -> Value {
                 ],
                 "volumes": [
                     { "name": "root", "containerDisk": { "image": "ferrovirt/debian-guest:latest" } },
-                    { "name": "cloudinit", "cloudInitNoCloud": { "userData": user_data } },
+                    { "name": "cloudinit", "cloudInitNoCloud": { "userData": user_data, "networkData": NETWORK } },
                 ],
             } },
         },
@@ -254,6 +293,10 @@ fn make_key(host: &Host, name: &str) -> Result<String> {
 fn ssh(host: &Host, key: &str, user: &str, line: &str) -> Result<String> {
     let vmi = host.get("vmi", NAME)?;
     let address = vmi["status"]["interfaces"][0]["ipAddress"].as_str().context("the VMI has no address")?.to_owned();
+    ssh_to(host, &address, key, user, line)
+}
+
+fn ssh_to(host: &Host, address: &str, key: &str, user: &str, line: &str) -> Result<String> {
     wait::until(&format!("ssh of {user}"), BOOT, || {
         let mut ssh = Command::new("ssh");
         ssh.args(["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "BatchMode=yes"])

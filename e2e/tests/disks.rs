@@ -4,9 +4,9 @@ use std::{fs, path::Path, process::ExitCode};
 
 use anyhow::{Context, Result, ensure};
 use ferrovirt_e2e::{
-    Case, Host, Options, host,
-    liar::Liar,
-    manifest,
+    Case, Host, Options,
+    cluster::Cluster,
+    host, manifest,
     process::Process,
     relay::Relay,
     servers::{Registry, Web},
@@ -16,15 +16,20 @@ use ferrovirt_e2e::{
 };
 use serde_json::{Value, json};
 
+#[path = "disks/sources.rs"]
+mod sources;
+
 const CASES: &[Case] = &[
     ("claims_are_bound_and_reclaimed", claims_are_bound_and_reclaimed),
     ("data_outlives_the_vm_and_the_host", data_outlives_the_vm_and_the_host),
     ("a_guest_sees_every_kind_of_volume", a_guest_sees_every_kind_of_volume),
     ("an_image_is_transferred_once", an_image_is_transferred_once),
-    ("bad_images_fail_with_their_reason", bad_images_fail_with_their_reason),
+    ("bad_images_fail_with_their_reason", sources::bad_images_fail_with_their_reason),
     ("uploads_fill_a_volume", uploads_fill_a_volume),
     ("a_broken_upload_goes_on", a_broken_upload_goes_on),
-    ("registries_fill_volumes_and_container_disks", registries_fill_volumes_and_container_disks),
+    ("registries_fill_volumes_and_container_disks", sources::registries_fill_volumes_and_container_disks),
+    ("logins_and_mirrors_are_used", logins_and_mirrors_are_used),
+    ("clones_from_other_namespaces_need_a_right", sources::clones_from_other_namespaces_need_a_right),
     ("a_killed_import_goes_on", a_killed_import_goes_on),
     ("a_vm_from_a_template_keeps_its_disk", a_vm_from_a_template_keeps_its_disk),
 ];
@@ -35,9 +40,32 @@ fn main() -> ExitCode {
         ("an_image_is_transferred_once", "there is no cache of images on a cluster"),
         ("uploads_fill_a_volume", "uploads are not there yet on a cluster"),
         ("a_broken_upload_goes_on", "uploads are not there yet on a cluster"),
+        ("clones_from_other_namespaces_need_a_right", "not seen on a cluster yet"),
+        ("logins_and_mirrors_are_used", "a cluster's nodes pull images by their own configuration"),
         ("registries_fill_volumes_and_container_disks", "a pod cannot reach the registry on this machine's loopback"),
     ];
-    suite(Options { embedded_only, ..Options::default() }, CASES)
+    let registries = registries_file();
+    if let Err(error) = fs::write(&registries, "{}") {
+        eprintln!("cannot write {}: {error}", registries.display());
+        return ExitCode::FAILURE;
+    }
+    // A cluster takes no arguments of a host's.
+    let arguments = match Cluster::wanted() {
+        Ok(true) => vec![],
+        _ => vec!["--registries".into(), registries.to_string_lossy().into_owned()],
+    };
+    let code = suite(Options { embedded_only, arguments, ..Options::default() }, CASES);
+    let _ = fs::remove_file(registries);
+    code
+}
+
+/// What the host is told of registries. A case writes it while the host runs.
+fn registries_file() -> std::path::PathBuf {
+    std::env::temp_dir().join(format!("ferrovirt-registries-{}.yaml", std::process::id()))
+}
+
+fn logins_and_mirrors_are_used(host: &Host) -> Result<()> {
+    sources::logins_and_mirrors_are_used(host, &registries_file())
 }
 
 fn claim(name: &str, class: Option<&str>, mode: &str) -> Value {
@@ -63,6 +91,9 @@ fn claims_are_bound_and_reclaimed(host: &Host) -> Result<()> {
     let volume = host.wait_for("pv", &name, "bound", |volume| volume["status"]["phase"] == "Bound")?;
     let path = volume["spec"]["local"]["path"].as_str().context("no path")?.to_owned();
     ensure!(Path::new(&path).is_dir(), "{path} is no directory");
+    let metrics = host.kubectl(&["get", "--raw", "/metrics"])?;
+    let line = "kubelet_volume_stats_capacity_bytes{namespace=\"default\",persistentvolumeclaim=\"plain\"} 67108864";
+    ensure!(metrics.contains(line), "the metrics do not have {line}");
     let waiting = host.get("pvc", "waits")?;
     ensure!(waiting["status"]["phase"] == "Pending", "it did not wait: {}", waiting["status"]);
     host.kubectl(&["delete", "pvc", "plain", "waits"])?;
@@ -115,21 +146,64 @@ fn data_outlives_the_vm_and_the_host(host: &Host) -> Result<()> {
     Ok(())
 }
 
-/// One guest with a disk of every kind that is made from something else.
+/// One guest with a disk of every kind that is made from something else. Its user comes from a config drive out of a secret.
 fn a_guest_sees_every_kind_of_volume(host: &Host) -> Result<()> {
     host.kubectl(&["create", "configmap", "words", "--from-literal=word=from-a-configmap"])?;
     host.kubectl(&["create", "secret", "generic", "hidden", "--from-literal=word=from-a-secret"])?;
     host.kubectl(&["create", "configmap", "unattended", "--from-literal=autounattend.xml=from-sysprep"])?;
     let mut vm = manifest::vm("many", "Always");
     let spec = &mut vm["spec"]["template"]["spec"];
+    let user_data = spec["volumes"][1]["cloudInitNoCloud"]["userData"].as_str().context("no user data")?;
+    host.kubectl(&["create", "secret", "generic", "cloud", &format!("--from-literal=userdata={user_data}")])?;
+    spec["volumes"][1] = json!({ "name": "cloudinit", "cloudInitConfigDrive": { "secretRef": { "name": "cloud" } } });
     let field = json!({ "path": "word", "fieldRef": { "fieldPath": "metadata.labels['kubevirt.io/vm']" } });
-    let volumes = [
-        ("words", json!({ "configMap": { "name": "words" } }), "cat /mnt/word", "from-a-configmap"),
-        ("hidden", json!({ "secret": { "secretName": "hidden" } }), "cat /mnt/word", "from-a-secret"),
-        ("facts", json!({ "downwardAPI": { "fields": [field] } }), "cat /mnt/word", "many"),
-        ("account", json!({ "serviceAccount": { "serviceAccountName": "default" } }), "cat /mnt/namespace", "default"),
-        ("answers", json!({ "sysprep": { "configMap": { "name": "unattended" } } }), "ls /mnt", "autounattend.xml"),
+    let files = |what| format!("sudo mount -t iso9660 -o ro /dev/DISK /mnt && sudo {what}; sudo umount /mnt");
+    let head =
+        "sudo head -c 16 /dev/DISK; echo; echo overwritten | sudo dd of=/dev/DISK conv=notrunc,fsync 2>&1".to_owned();
+    let size = "cat /sys/block/DISK/size".to_owned();
+    let mut volumes = vec![
+        ("words", json!({ "configMap": { "name": "words" } }), files("cat /mnt/word"), "from-a-configmap"),
+        ("hidden", json!({ "secret": { "secretName": "hidden" } }), files("cat /mnt/word"), "from-a-secret"),
+        ("facts", json!({ "downwardAPI": { "fields": [field] } }), files("cat /mnt/word"), "many"),
+        (
+            "account",
+            json!({ "serviceAccount": { "serviceAccountName": "default" } }),
+            files("cat /mnt/namespace"),
+            "default",
+        ),
+        (
+            "answers",
+            json!({ "sysprep": { "configMap": { "name": "unattended" } } }),
+            files("ls /mnt"),
+            "autounattend.xml",
+        ),
+        ("scratch", json!({ "emptyDisk": { "capacity": "32Mi" } }), size.clone(), "65536"),
     ];
+    let on_host = host.work_dir().join("hostdisk");
+    if host.cluster().is_none() {
+        let gates =
+            json!({ "spec": { "configuration": { "developerConfiguration": { "featureGates": ["HostDisk"] } } } });
+        let gates = gates.to_string();
+        host.kubectl(&["patch", "kubevirt", "kubevirt", "-n", "kubevirt", "--type=merge", "-p", &gates])?;
+        fs::create_dir_all(&on_host)?;
+        std::os::unix::fs::chown(&on_host, Some(107), Some(107))?;
+        let there = on_host.join("there.img");
+        write_disk(&there, "from-the-host")?;
+        host.apply(&claim("base", None, "Filesystem"))?;
+        host.wait_for("pvc", "base", "bound", |claim| claim["status"]["phase"] == "Bound")?;
+        write_disk(&disk_of(host, "base")?, "from-a-claim")?;
+        let (made, base) = (on_host.join("made.img"), json!({ "claimName": "base" }));
+        volumes.extend([
+            ("there", json!({ "hostDisk": { "path": there, "type": "Disk" } }), head.clone(), "from-the-host"),
+            (
+                "made",
+                json!({ "hostDisk": { "path": made, "type": "DiskOrCreate", "capacity": "16Mi" } }),
+                size,
+                "32768",
+            ),
+            ("base", json!({ "ephemeral": { "persistentVolumeClaim": base } }), head, "from-a-claim"),
+        ]);
+    }
     for (name, source, _, _) in &volumes {
         let disk = json!({ "name": name, "disk": { "bus": "virtio" } });
         spec["domain"]["devices"]["disks"].as_array_mut().context("disks")?.push(disk);
@@ -141,13 +215,31 @@ fn a_guest_sees_every_kind_of_volume(host: &Host) -> Result<()> {
     host.wait_running("many")?;
     let mut console = host.console("many")?;
     console.login("many")?;
-    for (device, (name, _, command, expected)) in ["vdc", "vdd", "vde", "vdf", "vdg"].into_iter().zip(&volumes) {
-        let mounted = console
-            .shell(&format!("sudo mount -t iso9660 -o ro /dev/{device} /mnt && sudo {command}; sudo umount /mnt"))?;
-        ensure!(mounted.contains(expected), "{name} shows {mounted:?}");
+    for (device, (name, _, command, expected)) in ('c'..).zip(&volumes) {
+        let seen = console.shell(&command.replace("DISK", &format!("vd{device}")))?;
+        ensure!(seen.contains(expected), "{name} shows {seen:?}");
     }
     console.leave()?;
-    host.kubectl(&["delete", "vm", "many"]).map(drop)
+    host.kubectl(&["delete", "vm", "many"])?;
+    if host.cluster().is_none() {
+        host.wait_gone("vmi", "many")?;
+        // What is written to an ephemeral disk is forgotten, what is written to the host's stays.
+        for (disk, expected) in [(disk_of(host, "base")?, "from-a-claim"), (on_host.join("there.img"), "overwritten")] {
+            let found = fs::read(&disk)?;
+            ensure!(found.starts_with(expected.as_bytes()), "{} begins with {:?}", disk.display(), &found[..16]);
+        }
+        ensure!(on_host.join("made.img").exists(), "no disk was made on the host");
+        host.kubectl(&["delete", "pvc", "base"])?;
+    }
+    Ok(())
+}
+
+/// A disk of some MiB that begins with a word.
+fn write_disk(path: &Path, word: &str) -> Result<()> {
+    let mut content = vec![0; 8 << 20];
+    content[..word.len()].copy_from_slice(word.as_bytes());
+    fs::write(path, content)?;
+    std::os::unix::fs::chown(path, Some(107), Some(107)).map_err(Into::into)
 }
 
 /// The demo guest's disk.
@@ -245,60 +337,6 @@ fn with_template(mut vm: Value, name: &str, source: &Value) -> Value {
     vm
 }
 
-fn bad_images_fail_with_their_reason(host: &Host) -> Result<()> {
-    let (web, base) = serve_demo(host, "bad", None)?;
-    let www = host.work_dir().join("bad/www");
-    let demo = fs::read(demo_disk()?)?;
-    fs::write(www.join("short.qcow2"), &demo[..demo.len() / 2])?;
-    let backed = ["create", "-q", "-f", "qcow2", "-u", "-b", "/etc/shadow", "-F", "raw", "backed.qcow2", "1M"];
-    ensure!(
-        std::process::Command::new("qemu-img").args(backed).current_dir(&www).status()?.success(),
-        "qemu-img failed"
-    );
-    let bomb = "truncate -s 300M zero && gzip -1 zero && mv zero.gz bomb.gz";
-    ensure!(std::process::Command::new("sh").args(["-c", bomb]).current_dir(&www).status()?.success(), "gzip failed");
-    // One says twice what it has, one half of it. A raw disk does not tell by itself where it ends.
-    let address = address(host)?;
-    let raw: Vec<u8> = (0..8_u32 << 20).map(|place| (place * 31 % 251) as u8).collect();
-    let liars = [Liar::start(raw.clone(), 2 * raw.len())?, Liar::start(demo.clone(), demo.len() / 2)?];
-    let [more, less] = liars.each_ref().map(|liar| format!("http://{address}:{}/image", liar.port));
-    let cases = [
-        ("promises-more", more.as_str(), "100Mi", "", "ImageTruncated"),
-        ("promises-less", less.as_str(), "100Mi", "", "ImageTruncated"),
-        ("too-large", "demo.qcow2", "10Mi", "", "ImageTooLarge"),
-        ("too-short", "short.qcow2", "100Mi", "", "ImageTruncated"),
-        ("backed", "backed.qcow2", "100Mi", "", "BackingFile"),
-        ("bomb", "bomb.gz", "100Mi", "", "ImageTooLarge"),
-        ("missing", "nothing", "100Mi", "", "SourceRefused"),
-        (
-            "checksum",
-            "demo.qcow2",
-            "100Mi",
-            "sha256:0000000000000000000000000000000000000000000000000000000000000000",
-            "ChecksumMismatch",
-        ),
-    ];
-    for (name, file, size, checksum, _) in cases {
-        let mut http = json!({ "url": if file.contains(':') { file.to_owned() } else { format!("{base}/{file}") } });
-        if !checksum.is_empty() {
-            http["checksum"] = checksum.into();
-        }
-        host.apply(&volume(name, json!({ "http": http }), size))?;
-    }
-    for (name, _, _, _, reason) in cases {
-        let volume = host.wait_for("dv", name, "failed", |volume| volume["status"]["phase"] == "Failed")?;
-        let conditions = volume["status"]["conditions"].as_array().context("no conditions")?;
-        let ready = conditions.iter().find(|condition| condition["type"] == "Ready").context("no condition Ready")?;
-        ensure!(ready["reason"] == reason, "{name}: {ready}");
-        let message = ready["message"].as_str().unwrap_or_default();
-        ensure!(message.len() > 10, "{name} does not say why: {ready}");
-        ensure!(!disk_of(host, name)?.exists(), "{name} left a part of the image");
-    }
-    drop(web);
-    let names = cases.iter().map(|(name, ..)| *name);
-    host.kubectl(&["delete", "dv"].into_iter().chain(names).collect::<Vec<_>>()).map(drop)
-}
-
 fn uploads_fill_a_volume(host: &Host) -> Result<()> {
     let image = demo_disk()?;
     let path = image.to_string_lossy().into_owned();
@@ -353,7 +391,17 @@ fn a_broken_upload_goes_on(host: &Host) -> Result<()> {
     let relay = Relay::start(upload_proxy(host)?, size / 2)?;
     let (path, proxy) = (image.to_string_lossy().into_owned(), format!("https://127.0.0.1:{}", relay.port));
     let mut client = host.command("ferrovirt");
-    client.args(["image-upload", "dv", "mended", "--size", "100Mi", "--image-path", &path, "--uploadproxy-url", &proxy]);
+    client.args([
+        "image-upload",
+        "dv",
+        "mended",
+        "--size",
+        "100Mi",
+        "--image-path",
+        &path,
+        "--uploadproxy-url",
+        &proxy,
+    ]);
     let client = Background::start(client)?;
     relay.wait_held()?;
     host.kill_up()?;
@@ -364,22 +412,6 @@ fn a_broken_upload_goes_on(host: &Host) -> Result<()> {
     // The client sent what was on the way when it broke once more, and little else.
     ensure!(relay.passed() < size + size / 4, "{} bytes were sent for an image of {size}", relay.passed());
     host.kubectl(&["delete", "dv", "mended"]).map(drop)
-}
-
-fn registries_fill_volumes_and_container_disks(host: &Host) -> Result<()> {
-    let registry = Registry::start(&host.work_dir().join("registry"))?;
-    let reference = registry.push(&host::guest_archive()?, "demo/guest", &host.work_dir().join("push"))?;
-    host.apply(&volume("pulled", json!({ "registry": { "url": format!("docker://{reference}") } }), "100Mi"))?;
-    succeeded(host, "pulled")?;
-    check_disk(host, "pulled", &demo_disk()?)?;
-    // The same image, now as a containerDisk, with the registry gone: the node has it.
-    drop(registry);
-    let mut vm = manifest::plain_vm("from-registry", "Always");
-    vm["spec"]["template"]["spec"]["volumes"][0]["containerDisk"]["image"] = reference.into();
-    host.apply(&vm)?;
-    host.wait_running("from-registry")?;
-    host.kubectl(&["delete", "vm", "from-registry"])?;
-    host.kubectl(&["delete", "dv", "pulled"]).map(drop)
 }
 
 /// The importer, the web server and the host end in the middle; the disk is right all the same.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use ferrovirt_e2e::{Case, Console, Host, Options, manifest, servers::Web, suite, wait};
+use ferrovirt_e2e::{Case, Console, Host, Options, command::output, manifest, servers::Web, suite, wait};
 use serde_json::{Value, json};
 
 const CASES: &[Case] = &[
@@ -117,6 +117,9 @@ fn and_again_after_a_restart(host: &Host) -> Result<()> {
         host.wait_gone("vmi", name)?;
     }
     host.restart()?;
+    if host.cluster().is_none() {
+        remove_rules(host)?;
+    }
     for name in ["behind", "instead"] {
         host.ferrovirt(&["start", name])?;
     }
@@ -126,6 +129,19 @@ fn and_again_after_a_restart(host: &Host) -> Result<()> {
         host.wait_gone("vmi", name)?;
     }
     Ok(())
+}
+
+/// As a firewall does that is started anew. The host puts its rules back by itself.
+fn remove_rules(host: &Host) -> Result<()> {
+    let table = format!("ferrovirt-{}", host.instance());
+    for table in [table.clone(), format!("{table}-services")] {
+        output("nft", &["delete", "table", "ip", &table])?;
+    }
+    wait::until("the rules to be back", wait::SOON, || {
+        let tables = output("nft", &["list", "tables", "ip"])?;
+        let back = tables.lines().any(|line| line == format!("table ip {table}"));
+        Ok(if back { wait::Seen::Yes(()) } else { wait::Seen::Not(tables) })
+    })
 }
 
 /// Each guest asks everybody.

@@ -90,13 +90,21 @@ async fn reconcile(volume: Arc<DataVolume>, context: Arc<Context>) -> Result<con
     let pod = pods.get_opt(&importer).await?;
     let pod = pod.filter(|pod| pod.owner_references().iter().any(|owner| volume.uid().as_ref() == Some(&owner.uid)));
     let source = source(&context.client, &volume).await?;
+    let home = plan::origin_namespace(&volume, source.as_ref()).unwrap_or(&namespace).to_owned();
     let (origin, user) = match source.as_ref().and_then(|source| source.pvc.as_ref()) {
-        Some(wanted) if wanted.namespace.is_empty() || wanted.namespace == namespace => {
-            let origin = filled(&context.client, &namespace, claims.get_opt(&wanted.name).await?).await?;
-            let user = if pod.is_none() { user_of(&pods, &wanted.name).await? } else { None };
+        Some(wanted) => {
+            let there = Api::<PersistentVolumeClaim>::namespaced(context.client.clone(), &home);
+            let origin = filled(&context.client, &home, there.get_opt(&wanted.name).await?).await?;
+            let users = Api::<Pod>::namespaced(context.client.clone(), &home);
+            let user = if pod.is_none() { user_of(&users, &wanted.name).await? } else { None };
             (origin, user)
         }
-        _ => (None, None),
+        None => (None, None),
+    };
+    let servers = Api::<Pod>::namespaced(context.client.clone(), &home);
+    let server = match home == namespace {
+        true => None,
+        false => servers.get_opt(&plan::server_name(&volume)).await?,
     };
     let progress = match &pod {
         Some(pod) if phase_of(pod) == Some("Running") => ask(&context, pod).await,
@@ -110,6 +118,7 @@ async fn reconcile(volume: Arc<DataVolume>, context: Arc<Context>) -> Result<con
         pod: pod.as_ref(),
         origin: origin.as_ref(),
         origin_user: user.as_deref(),
+        server: server.as_ref(),
         progress: progress.as_ref(),
         settings: &context.settings,
         random: &random,
@@ -130,7 +139,10 @@ async fn reconcile(volume: Arc<DataVolume>, context: Arc<Context>) -> Result<con
         }
     }
     act(&context, &namespace, &volume.name_any(), &importer, &plan.actions).await?;
-    let waits = !matches!(plan.status.phase.as_str(), names::phase::SUCCEEDED | names::phase::FAILED);
+    abroad(&context, &volume, &servers, &plan.actions).await?;
+    // What happens in another namespace is not watched.
+    let abroad = server.is_some() || plan.actions.iter().any(|action| matches!(action, Action::Hold(_)));
+    let waits = abroad || !matches!(plan.status.phase.as_str(), names::phase::SUCCEEDED | names::phase::FAILED);
     Ok(match (&pod, waits) {
         (Some(pod), true) if phase_of(pod) == Some("Running") => controller::Action::requeue(ASK),
         (_, true) if source.as_ref().is_some_and(|source| source.pvc.is_some()) => controller::Action::requeue(LATER),
@@ -161,6 +173,36 @@ pub(crate) async fn act(
                 Err(kube::Error::Api(status)) if status.is_not_found() => {}
                 result => drop(result?),
             },
+            Action::CreateServer(_) | Action::DeleteServer | Action::Hold(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Does what was decided about the namespace of a claim that is cloned.
+async fn abroad(context: &Context, volume: &DataVolume, servers: &Api<Pod>, actions: &[Action]) -> Result<(), Error> {
+    for action in actions {
+        match action {
+            Action::CreateServer(pod) => made(servers.create(&PostParams::default(), pod).await)?,
+            Action::DeleteServer => match servers.delete(&plan::server_name(volume), &DeleteParams::default()).await {
+                Err(kube::Error::Api(status)) if status.is_not_found() => {}
+                result => drop(result?),
+            },
+            Action::Hold(hold) => {
+                let mut finalizers = volume.finalizers().to_vec();
+                finalizers.retain(|finalizer| finalizer != names::CLONE_FINALIZER);
+                if *hold {
+                    finalizers.push(names::CLONE_FINALIZER.to_owned());
+                }
+                let namespace = volume.namespace().unwrap_or_default();
+                let volumes = Api::<DataVolume>::namespaced(context.client.clone(), &namespace);
+                let patch = json!({ "metadata": { "finalizers": finalizers } });
+                match volumes.patch(&volume.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
+                    Err(kube::Error::Api(status)) if status.is_not_found() => {}
+                    result => drop(result?),
+                }
+            }
+            _ => {}
         }
     }
     Ok(())
@@ -175,11 +217,11 @@ async fn source(client: &Client, volume: &DataVolume) -> Result<Option<DataVolum
     let Some(found) = sources.get_opt(&reference.name).await? else { return Ok(None) };
     let claim = &found.data["spec"]["source"]["pvc"];
     let pvc: Option<DataVolumeSourcePvc> = serde_json::from_value(claim.clone()).ok();
-    Ok(pvc.map(|mut pvc| {
-        if pvc.namespace.is_empty() {
-            pvc.namespace.clone_from(&namespace);
-        }
-        DataVolumeSource { pvc: Some(pvc), ..DataVolumeSource::default() }
+    // Admission judged by the namespace of the DataSource, which can be written anew afterwards.
+    let pvc = pvc.filter(|pvc| pvc.namespace.is_empty() || pvc.namespace == namespace);
+    Ok(pvc.map(|pvc| DataVolumeSource {
+        pvc: Some(DataVolumeSourcePvc { namespace, ..pvc }),
+        ..DataVolumeSource::default()
     }))
 }
 

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use ferrovirt_disks::clone::clone_file;
 use ferrovirt_disks::containerdisk::find_disk;
 use ferrovirt_disks::image::{FileSource, ImportError, Options, Target, import};
@@ -16,14 +15,14 @@ use ferrovirt_fetch::http::{Client, HttpError, Trust};
 use ferrovirt_fetch::web::{WebSource, parse_header};
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::sync::watch;
 
-use crate::job::{self, From, Job, PORT, UPLOAD_OFFSET, Verdict, paths};
+use crate::job::{self, DISK_PATH, From, Job, PORT, UPLOAD_OFFSET, Verdict, paths};
 use crate::receive::{Answer, Uploads};
+use crate::show::{Body, Shown, full};
 use crate::transfer::{Board, Place, fetch};
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -92,7 +91,19 @@ async fn work() -> Result<(), Failure> {
         }),
         _ => None,
     };
-    serve(Arc::new(Server { board: board.clone(), upload })).await?;
+    let shown = match &job.from {
+        From::Serve { token, block } => {
+            let wrap = |source| Failure::Io { what: "open the claim to be cloned", source };
+            Some(Shown::open(&source_disk(*block), token).map_err(wrap)?)
+        }
+        _ => None,
+    };
+    let shows = shown.is_some();
+    serve(Arc::new(Server { board: board.clone(), upload, shown })).await?;
+    if shows {
+        // Until somebody ends it, who knows that the clone is done.
+        std::future::pending::<()>().await;
+    }
     if matches!(job.from, From::Upload { .. }) {
         let _ = upload_done.wait_for(|done| *done).await;
         return Ok(());
@@ -135,8 +146,8 @@ async fn attempt(job: &Job, place: &Arc<Place>, board: &Arc<Board>) -> Result<()
         _ => None,
     };
     let done = tokio::task::spawn_blocking(move || match (&job.from, source) {
-        (From::Http { url, checksum, .. }, Some(source)) => {
-            let mut options = place.options();
+        (From::Http { url, checksum, verbatim, .. }, Some(source)) => {
+            let mut options = Options { verbatim: *verbatim, ..place.options() };
             if !checksum.is_empty() {
                 options.checksum = Some(checksum.parse()?);
             }
@@ -189,10 +200,7 @@ async fn open_web(from: &From) -> Result<WebSource, Failure> {
 }
 
 fn copy_claim(block: bool, place: &Place, board: &Board) -> Result<(), Failure> {
-    let path = match block {
-        true => PathBuf::from(paths::SOURCE_DEVICE),
-        false => Path::new(paths::SOURCE).join(paths::DISK),
-    };
+    let path = source_disk(block);
     let target = place.open()?;
     if !block && !path.exists() {
         // A file system that no machine has used yet.
@@ -224,12 +232,21 @@ fn import_raw(source: &FileSource, target: &Target, board: &Board) -> Result<(),
             self.0.reach(done, total);
         }
     }
-    import(source, target, &Options::default(), &Tell(board))
+    import(source, target, &Options { verbatim: true, ..Options::default() }, &Tell(board))
 }
 
 struct Server {
     board: Arc<Board>,
     upload: Option<Uploads>,
+    shown: Option<Shown>,
+}
+
+/// Where a claim that is cloned is mounted.
+fn source_disk(block: bool) -> PathBuf {
+    match block {
+        true => PathBuf::from(paths::SOURCE_DEVICE),
+        false => Path::new(paths::SOURCE).join(paths::DISK),
+    }
 }
 
 async fn serve(server: Arc<Server>) -> Result<(), Failure> {
@@ -241,7 +258,15 @@ async fn serve(server: Arc<Server>) -> Result<(), Failure> {
             tokio::spawn(async move {
                 let service = service_fn(move |request| {
                     let server = server.clone();
-                    async move { Ok::<_, Infallible>(answer(&server, request).await) }
+                    // A client that hangs up must not leave an upload half given up.
+                    let answered = tokio::spawn(async move { answer(&server, request).await });
+                    async move {
+                        Ok::<_, Infallible>(answered.await.unwrap_or_else(|error| {
+                            let mut response = Response::new(full(format!("{error}\n")));
+                            *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+                            response
+                        }))
+                    }
                 });
                 let connection =
                     hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
@@ -254,7 +279,10 @@ async fn serve(server: Arc<Server>) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn answer(server: &Server, request: Request<Incoming>) -> Response<Full<Bytes>> {
+async fn answer(server: &Server, request: Request<Incoming>) -> Response<Body> {
+    if let Some(shown) = server.shown.as_ref().filter(|_| request.uri().path() == DISK_PATH) {
+        return shown.answer(request.headers());
+    }
     let plain = |code, text: String| Answer { code, text, offset: None };
     let upload = request.uri().path().starts_with("/v1beta1/upload");
     let told = match (request.method(), request.uri().path(), &server.upload) {
@@ -264,7 +292,7 @@ async fn answer(server: &Server, request: Request<Incoming>) -> Response<Full<By
         (&Method::HEAD | &Method::POST | &Method::PUT, _, Some(uploads)) if upload => uploads.take(request).await,
         _ => plain(StatusCode::NOT_FOUND, "there is nothing here\n".to_owned()),
     };
-    let mut response = Response::new(Full::new(Bytes::from(told.text)));
+    let mut response = Response::new(full(told.text));
     *response.status_mut() = told.code;
     response.headers_mut().extend(told.offset.map(|offset| (HeaderName::from_static(UPLOAD_OFFSET), offset.into())));
     response

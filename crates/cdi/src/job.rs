@@ -12,6 +12,9 @@ pub const UPLOAD_FILE: &str = "ferrovirt-upload-file";
 /// A header in which an importer says how many bytes of that file it has.
 pub const UPLOAD_OFFSET: &str = "ferrovirt-upload-offset";
 
+/// Where a claim is shown to another importer.
+pub const DISK_PATH: &str = "/disk";
+
 /// Paths inside the importer's container.
 pub mod paths {
     /// The claim, when it is a file system.
@@ -57,11 +60,19 @@ pub enum From {
         login: bool,
         #[serde(default)]
         certificates: bool,
+        /// It is a disk, whatever it looks like.
+        #[serde(default)]
+        verbatim: bool,
     },
     /// The one disk in the mounted image.
     Image,
     /// The mounted claim.
     Claim {
+        block: bool,
+    },
+    /// Fill nothing: show the mounted claim to an importer in another namespace, who knows the token.
+    Serve {
+        token: String,
         block: bool,
     },
     /// Wait for somebody who knows the token.

@@ -17,6 +17,7 @@ pub mod job;
 pub mod plan;
 mod receive;
 mod roles;
+mod show;
 mod transfer;
 pub mod upload;
 

@@ -25,8 +25,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::job::{self, From, Job, PORT, UPLOAD_FILE, UPLOAD_OFFSET};
-use crate::plan::pod_name;
+use crate::job::{From, PORT, UPLOAD_FILE, UPLOAD_OFFSET};
+use crate::plan::{job_of, pod_name};
 
 /// How long a token lets an upload begin.
 const LIFETIME: Duration = Duration::from_secs(300);
@@ -207,9 +207,7 @@ enum Refusal {
 
 /// What the importer wants to hear, out of its own pod.
 fn upload_token(pod: &Pod) -> Option<String> {
-    let variables = pod.spec.as_ref()?.containers.first()?.env.as_ref()?;
-    let job = variables.iter().find(|variable| variable.name == job::VARIABLE)?.value.as_ref()?;
-    match serde_json::from_str::<Job>(job).ok()?.from {
+    match job_of(pod)?.from {
         From::Upload { token } => Some(token),
         _ => None,
     }

@@ -8,6 +8,11 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use ferrovirt_api::cdi::DataVolume;
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams},
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -111,12 +116,8 @@ pub async fn run(arguments: RunArgs) -> Result<()> {
         if !path.is_file() {
             bail!("there is no file {}", path.display());
         }
-        let volume = NewVolume {
-            size: &arguments.disk_size,
-            storage_class: None,
-            volume_mode: None,
-            access_mode: None,
-        };
+        let volume =
+            NewVolume { size: &arguments.disk_size, storage_class: None, volume_mode: None, access_mode: None };
         let target =
             Target { kind: Kind::DataVolume, name: name.clone(), namespace: namespace.clone(), client: client.clone() };
         target.create(&volume).await?;
@@ -126,7 +127,10 @@ pub async fn run(arguments: RunArgs) -> Result<()> {
     let request = http::Request::post(format!("{}?fieldManager=ferrovirt", vms.resource_url()))
         .header("Content-Type", "application/json")
         .body(serde_json::to_vec(&vm)?)?;
-    client.request::<Value>(request).await.with_context(|| format!("virtualmachine/{name} was refused"))?;
+    let vm: Value = client.request(request).await.with_context(|| format!("virtualmachine/{name} was refused"))?;
+    if matches!(image, Image::File(_)) {
+        adopt(&client, &namespace, &name, &vm).await?;
+    }
     println!("virtualmachine/{name} created; log in as {} with the password {password}", arguments.user);
     wait::until_ready(&vms, &name, &format!("virtualmachine/{name}")).await?;
     if arguments.detach || !std::io::stdin().is_terminal() {
@@ -134,6 +138,18 @@ pub async fn run(arguments: RunArgs) -> Result<()> {
         return Ok(());
     }
     console::run(ConsoleArgs { name, client: arguments.client, scrollback: None, timeout: None }).await
+}
+
+/// The disk that was uploaded for a VM goes with it, as those of its templates do.
+async fn adopt(client: &Client, namespace: &str, name: &str, vm: &Value) -> Result<()> {
+    let owner = json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": name, "uid": vm["metadata"]["uid"],
+    });
+    let patch = json!({ "metadata": { "ownerReferences": [owner] } });
+    let volumes = Api::<DataVolume>::namespaced(client.clone(), namespace);
+    let patched = volumes.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+    patched.with_context(|| format!("cannot give datavolume/{name} to the VM"))?;
+    Ok(())
 }
 
 fn manifest(

@@ -56,6 +56,8 @@ pub async fn until_ready(api: &Api<DynamicObject>, name: &str, label: &str) -> R
             match status.as_str() {
                 "ErrorUnschedulable" | "ErrImagePull" | "ImagePullBackOff" | "CrashLoopBackOff"
                 | "ErrorPvcNotFound" => Verdict::Doubtful(format!("{label} does not start: {status}")),
+                "DataVolumeError" => Verdict::Doubtful(format!("{label} does not start: {}", unready(object))),
+                "Provisioning" => Verdict::Wait(format!("{label}: {}", unready(object))),
                 _ => Verdict::Wait(format!("{label}: {status}")),
             }
         }
@@ -75,6 +77,14 @@ fn obstacle(vm: &DynamicObject) -> Option<&str> {
         is("Failure", "True") || (is("Synchronized", "False") && condition["reason"] == "FailedCreate")
     });
     told?["message"].as_str()
+}
+
+/// Why a VM is not ready, in its own words.
+fn unready(vm: &DynamicObject) -> String {
+    let conditions = vm.data["status"]["conditions"].as_array().into_iter().flatten();
+    let mut told = conditions.filter(|condition| condition["type"] == "Ready" && condition["status"] == "False");
+    let message = told.find_map(|condition| condition["message"].as_str()).filter(|message| !message.is_empty());
+    message.map_or_else(|| state(vm), |message| format!("{}: {message}", state(vm)))
 }
 
 /// Waits until a VM shows this status.

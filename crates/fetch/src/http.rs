@@ -55,7 +55,9 @@ impl HttpError {
     /// Whether asking again could help: a server that is away, not one that says no.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Connect { .. } | Self::Timeout(_) | Self::Broken { .. } => true,
+            // What TLS refuses, such as a certificate, is refused the next time, too.
+            Self::Connect { source, .. } => source.kind() != std::io::ErrorKind::InvalidData,
+            Self::Timeout(_) | Self::Broken { .. } => true,
             Self::Status { status, .. } => status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS,
             _ => false,
         }

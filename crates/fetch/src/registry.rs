@@ -42,7 +42,26 @@ pub struct Registry {
     pub mirrors: Vec<String>,
     /// Speak plain HTTP, and trust any certificate.
     pub insecure: bool,
+    /// A file with certificates (PEM) to trust beside the system's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca_file: Option<PathBuf>,
 }
+
+impl Registries {
+    /// Adds hosts that others say are insecure.
+    pub fn with_insecure(mut self, hosts: impl IntoIterator<Item = String>) -> Self {
+        for host in hosts {
+            match self.registries.iter_mut().find(|registry| registry.host == host) {
+                Some(known) => known.insecure = true,
+                None => self.registries.push(Registry { host, insecure: true, ..Registry::default() }),
+            }
+        }
+        self
+    }
+}
+
+/// In place of a host: a login for whatever registry has the image.
+pub const ANY_HOST: &str = "*";
 
 /// User and password for registries, by host.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -78,7 +97,7 @@ impl Credentials {
     }
 
     fn of(&self, host: &str) -> Option<&String> {
-        self.by_host.get(host)
+        self.by_host.get(host).or_else(|| self.by_host.get(ANY_HOST))
     }
 }
 
@@ -135,51 +154,43 @@ struct Platform {
 pub struct Puller {
     store: ImageStore,
     blobs: PathBuf,
-    registries: Registries,
     pulling: Mutex<()>,
 }
 
 impl Puller {
-    pub fn new(store: ImageStore, blobs: &Path, registries: Registries) -> Self {
-        Self { store, blobs: blobs.to_owned(), registries, pulling: Mutex::new(()) }
+    pub fn new(store: ImageStore, blobs: &Path) -> Self {
+        Self { store, blobs: blobs.to_owned(), pulling: Mutex::new(()) }
     }
 
     /// Brings the image. With `fresh`, a name is asked for again although it is here.
-    pub async fn pull(&self, reference: &str, credentials: &Credentials, fresh: bool) -> Result<Image, PullError> {
+    pub async fn pull(
+        &self,
+        reference: &str,
+        credentials: &Credentials,
+        registries: &Registries,
+        fresh: bool,
+    ) -> Result<Image, PullError> {
         let _turn = self.pulling.lock().await;
         if let Some(image) = self.store.resolve(reference).filter(|_| !fresh) {
             return Ok(image);
         }
         let name: Reference = reference.parse().map_err(StoreError::Reference)?;
         let mut last = None;
-        for (base, client) in self.places(&name)? {
+        for (base, client) in places(&name, registries)? {
             let session = Session { client, base, repository: name.path.clone(), login: credentials.of(&name.domain) };
             match self.pull_from(&session, &name).await {
                 Ok(image) => return Ok(image),
                 Err(error) => {
                     tracing::info!(image = reference, registry = session.base, %error, "cannot pull from here");
-                    last = Some(error);
+                    // A registry that says no tells more than an address where nobody listens.
+                    let telling = !matches!(error, PullError::Http(HttpError::Connect { .. }));
+                    if telling || last.is_none() {
+                        last = Some(error);
+                    }
                 }
             }
         }
         Err(last.unwrap_or_else(|| PullError::NotFound(reference.to_owned())))
-    }
-
-    /// Mirrors first, then the registry itself.
-    fn places(&self, name: &Reference) -> Result<Vec<(String, Client)>, PullError> {
-        let known = self.registries.registries.iter().find(|registry| registry.host == name.domain);
-        let host = if name.domain == "docker.io" { "registry-1.docker.io" } else { &name.domain };
-        let loopback = host.split(':').next().is_some_and(|host| host == "localhost" || host.starts_with("127."));
-        let insecure = known.is_some_and(|registry| registry.insecure) || loopback;
-        let client = Client::new(&Trust { insecure, ..Trust::default() })?;
-        let mirrors = known.map(|registry| registry.mirrors.clone()).unwrap_or_default();
-        let mut places: Vec<_> =
-            mirrors.into_iter().map(|mirror| (mirror.trim_end_matches('/').to_owned(), client.clone())).collect();
-        if insecure {
-            places.push((format!("http://{host}"), client.clone()));
-        }
-        places.push((format!("https://{host}"), client));
-        Ok(places)
     }
 
     async fn pull_from(&self, session: &Session<'_>, name: &Reference) -> Result<Image, PullError> {
@@ -221,6 +232,25 @@ impl Puller {
             Err(error) => Err(at(&self.blobs)(io::Error::other(error))),
         }
     }
+}
+
+/// Mirrors first, then the registry itself.
+fn places(name: &Reference, registries: &Registries) -> Result<Vec<(String, Client)>, PullError> {
+    let known = registries.registries.iter().find(|registry| registry.host == name.domain);
+    let host = if name.domain == "docker.io" { "registry-1.docker.io" } else { &name.domain };
+    let loopback = host.split(':').next().is_some_and(|host| host == "localhost" || host.starts_with("127."));
+    let insecure = known.is_some_and(|registry| registry.insecure) || loopback;
+    let ca_file = known.and_then(|registry| registry.ca_file.as_deref());
+    let extra_pem = ca_file.map(|path| fs::read(path).map_err(at(path))).transpose()?;
+    let client = Client::new(&Trust { insecure, extra_pem: extra_pem.into_iter().collect() })?;
+    let mirrors = known.map(|registry| registry.mirrors.clone()).unwrap_or_default();
+    let mut places: Vec<_> =
+        mirrors.into_iter().map(|mirror| (mirror.trim_end_matches('/').to_owned(), client.clone())).collect();
+    if insecure {
+        places.push((format!("http://{host}"), client.clone()));
+    }
+    places.push((format!("https://{host}"), client));
+    Ok(places)
 }
 
 /// Talks to one registry about one repository.

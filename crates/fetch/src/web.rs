@@ -143,7 +143,9 @@ impl WebSource {
 
     /// A server that stays away may come back; one that ends too early every time has no more.
     fn describe(&self, error: WebError, early: bool, at: u64) -> io::Error {
-        let ended = early || matches!(&error, WebError::Http(HttpError::Broken { .. }) if at > 0);
+        let ended = early
+            || matches!(&error, WebError::Early)
+            || matches!(&error, WebError::Http(HttpError::Broken { .. }) if at > 0);
         let kind = match &error {
             WebError::Changed | WebError::NoRanges => io::ErrorKind::ConnectionAborted,
             _ if ended => io::ErrorKind::UnexpectedEof,

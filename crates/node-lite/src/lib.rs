@@ -78,15 +78,16 @@ pub async fn run(client: kube::Client, config: Config, shutdown: impl Future<Out
     let context = Context { client: client.clone(), config: config.clone(), sandboxes, events: events.clone() };
     tokio::select! {
         () = manager::run(Arc::new(context), claims.clone(), shutdown) => {}
-        () = storage::run(client.clone(), &config, events, claims) => {}
+        () = storage::run(client.clone(), &config, events.clone(), claims) => {}
         () = node_object::keep(client.clone(), &config) => {}
-        () = serve_services(client, &config) => {}
+        () = serve_services(client, &config, events) => {}
+        () = masquerade::keep(&config) => {}
     }
     Ok(())
 }
 
 /// Leads connections and names to services. Guests run without it, so trouble here is reported and tried again.
-async fn serve_services(client: kube::Client, config: &Config) {
+async fn serve_services(client: kube::Client, config: &Config, events: Events) {
     let (views, seen) = tokio::sync::watch::channel(Arc::default());
     let proxy = services::proxy::Proxy::new(&config.instance, &config.service_networks());
     let names = async {
@@ -106,7 +107,7 @@ async fn serve_services(client: kube::Client, config: &Config) {
         }
         std::future::pending::<()>().await;
     };
-    tokio::join!(services::run(client.clone(), proxy, views), names);
+    tokio::join!(services::run(client.clone(), proxy, events, views), names);
 }
 
 /// Ends every pod of this instance at once and removes bridge, namespaces, rules, mounts and cgroups. Stop VMs in order

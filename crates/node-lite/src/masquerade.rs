@@ -1,9 +1,14 @@
 //! Pods reach the world with the host's address: one nftables table for each instance, made once. The bridge plugin could
 //! do it by running `iptables` several times for each pod, which costs more than the rest of the pod's network.
 
-use std::{fs, io};
+use std::{fs, io, time::Duration};
 
 use ferrovirt_net::nft::{Family, Hook, Net, Rule, Table};
+
+use crate::Config;
+
+/// How often rules that somebody may have removed are written again.
+const REPAIR: Duration = Duration::from_secs(20);
 
 pub fn table_name(instance: &str) -> String {
     format!("ferrovirt-{instance}")
@@ -22,6 +27,18 @@ pub fn install(table: &str, pods: &[Net]) -> io::Result<()> {
         table.apply()?;
     }
     Ok(())
+}
+
+/// Somebody else may remove the rules, such as a firewall that is started anew. Puts them back until it is dropped.
+pub(crate) async fn keep(config: &Config) {
+    let (table, pods) = (table_name(&config.instance), config.pod_networks());
+    let mut repair = tokio::time::interval(REPAIR);
+    loop {
+        repair.tick().await;
+        if let Err(error) = install(&table, &pods) {
+            tracing::warn!(%error, table, "pods may not reach the world");
+        }
+    }
 }
 
 /// Removes the tables. Missing is fine.

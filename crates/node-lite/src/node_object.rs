@@ -25,6 +25,8 @@ const STATUS_EVERY: u32 = 30;
 /// Kept for the host and for Ferrovirt itself.
 const RESERVED_MEMORY: u64 = 256 << 20;
 const MAX_PODS: u32 = 500;
+/// The share of the disk, one in so many, below which the node says that it is under pressure.
+const PRESSURE: u64 = 20;
 
 /// What the machine says about itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,6 +34,8 @@ pub struct Facts {
     pub cpus: usize,
     pub memory_bytes: u64,
     pub disk_bytes: u64,
+    /// Of those, what is left.
+    pub disk_free: u64,
     pub kernel: String,
     pub os_image: String,
     pub machine_id: String,
@@ -161,7 +165,12 @@ pub fn status(old: NodeStatus, config: &Config, facts: &Facts, now: Timestamp) -
     let mut conditions = old.conditions.unwrap_or_default();
     for (type_, on, reason, message) in [
         ("MemoryPressure", false, "KubeletHasSufficientMemory", "the node has enough memory"),
-        ("DiskPressure", false, "KubeletHasNoDiskPressure", "the node has enough disk space"),
+        match facts.disk_free < facts.disk_bytes / PRESSURE {
+            true => {
+                ("DiskPressure", true, "KubeletHasDiskPressure", "the disk under the data directory is nearly full")
+            }
+            false => ("DiskPressure", false, "KubeletHasNoDiskPressure", "the node has enough disk space"),
+        },
         ("PIDPressure", false, "KubeletHasSufficientPID", "the node has enough process ids"),
         ("Ready", true, "KubeletReady", "ferrovirt is posting ready status"),
     ] {
@@ -210,11 +219,12 @@ pub fn status(old: NodeStatus, config: &Config, facts: &Facts, now: Timestamp) -
 impl Facts {
     fn read(config: &Config) -> Self {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
-        let disk = nix::sys::statvfs::statvfs(&config.data_dir);
+        let (disk_bytes, disk_free) = disk(config);
         Self {
             cpus: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             memory_bytes: meminfo(&text("/proc/meminfo")),
-            disk_bytes: disk.map_or(0, |disk| disk.blocks() * disk.fragment_size()),
+            disk_bytes,
+            disk_free,
             kernel: text("/proc/sys/kernel/osrelease"),
             os_image: os_image(&text("/etc/os-release")),
             machine_id: text("/etc/machine-id"),
@@ -222,6 +232,12 @@ impl Facts {
             system_uuid: text("/sys/class/dmi/id/product_uuid"),
         }
     }
+}
+
+/// Bytes of the file system under the data directory, and how many of them are left.
+fn disk(config: &Config) -> (u64, u64) {
+    let disk = nix::sys::statvfs::statvfs(&config.data_dir);
+    disk.map_or((0, 0), |disk| (disk.blocks() * disk.fragment_size(), disk.blocks_available() * disk.fragment_size()))
 }
 
 fn meminfo(text: &str) -> u64 {
@@ -250,9 +266,8 @@ mod tests {
     use crate::images::NoImages;
     use std::sync::Arc;
 
-    #[test]
-    fn status_keeps_what_others_added() {
-        let config = Config {
+    fn config() -> Config {
+        Config {
             node_name: "n1".into(),
             node_ip: [192, 0, 2, 1].into(),
             data_dir: "/d".into(),
@@ -269,7 +284,12 @@ mod tests {
             cni_plugin_dirs: vec![],
             devices: BTreeMap::from([("devices.kubevirt.io/tun".into(), 1000)]),
             images: Arc::new(NoImages),
-        };
+        }
+    }
+
+    #[test]
+    fn status_keeps_what_others_added() {
+        let config = config();
         let facts = Facts { cpus: 2, memory_bytes: 4 << 30, ..Default::default() };
         let old: NodeStatus = serde_json::from_value(json!({
             "capacity": {"example.com/gpu": "2", "devices.kubevirt.io/kvm": "1000", "cpu": "64"},
@@ -299,6 +319,17 @@ mod tests {
         assert_eq!(second.conditions.as_ref().unwrap().len(), 5);
         assert_eq!(ready(&second).last_transition_time, ready(&first).last_transition_time);
         assert_ne!(ready(&second).last_heartbeat_time, ready(&first).last_heartbeat_time);
+    }
+
+    #[test]
+    fn a_disk_that_is_nearly_full_is_told() {
+        let config = config();
+        let pressure = |disk_free: u64| {
+            let facts = Facts { disk_bytes: 100, disk_free, ..Default::default() };
+            let told = status(NodeStatus::default(), &config, &facts, Timestamp::UNIX_EPOCH);
+            told.conditions.unwrap().into_iter().find(|c| c.type_ == "DiskPressure").unwrap().status
+        };
+        assert_eq!((pressure(4), pressure(5), pressure(90)), ("True".into(), "False".into(), "False".into()));
     }
 
     #[test]

@@ -23,6 +23,11 @@ pub(crate) async fn read(client: &kube::Client, namespace: &str, spec: &PodSpec)
         } else if let Some(config) = data.get(".dockercfg") {
             let auths: serde_json::Value = serde_json::from_slice(&config.0).unwrap_or_default();
             found.push(json!({ "auths": auths }).to_string().into_bytes());
+        } else if let (Some(user), Some(password)) = (data.get("accessKeyId"), data.get("secretKey")) {
+            // As the secrets of DataVolumes say it: the login for whatever registry the image is in.
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+            let login = json!({ "username": text(&user.0), "password": text(&password.0) });
+            found.push(json!({ "auths": { "*": login } }).to_string().into_bytes());
         }
     }
     Ok(found)

@@ -25,6 +25,8 @@ pub struct Claim {
 pub struct DataVolume {
     pub phase: String,
     pub progress: String,
+    /// What it waits for, in the importer's words.
+    pub detail: String,
     /// Why it does not get on, if it said so.
     pub problem: Option<String>,
 }
@@ -64,7 +66,12 @@ impl DataVolume {
             let said = ready.map(|condition| text(&condition["message"])).filter(|message| !message.is_empty());
             problem = said.or(problem).or_else(|| Some("it is in the phase Failed".into()));
         }
-        Self { phase: text(&status["phase"]), progress: text(&status["progress"]), problem }
+        // What an importer waits for: a server that is away, an image that cannot be pulled.
+        let waits = conditions.iter().find(|condition| {
+            condition["type"] == "Running" && matches!(condition["reason"].as_str(), Some("Retrying" | "Pending"))
+        });
+        let detail = waits.map(|condition| text(&condition["message"])).unwrap_or_default();
+        Self { phase: text(&status["phase"]), progress: text(&status["progress"]), detail, problem }
     }
 
     /// True if a guest may have it: it is filled, or is filled once somebody uses it.
@@ -74,10 +81,14 @@ impl DataVolume {
 
     fn describe(&self, name: &str) -> String {
         let phase = if self.phase.is_empty() { "Pending" } else { &self.phase };
-        match self.progress.as_str() {
+        let mut text = match self.progress.as_str() {
             "" | "N/A" => format!("DataVolume {name} is in the phase {phase}"),
             progress => format!("DataVolume {name} is in the phase {phase}, {progress} done"),
+        };
+        if !self.detail.is_empty() {
+            text = format!("{text}: {}", self.detail);
         }
+        text
     }
 }
 
@@ -160,6 +171,12 @@ mod tests {
             json!({ "phase": "ImportInProgress", "progress": "42.0%" }),
             &[],
             Some(Waiting::Provisioning("DataVolume dv is in the phase ImportInProgress, 42.0% done".into())),
+        );
+        check(
+            json!({ "phase": "ImportInProgress", "conditions": [
+                { "type": "Running", "status": "True", "reason": "Retrying", "message": "cannot connect to h:1" }] }),
+            &[],
+            Some(Waiting::Provisioning("DataVolume dv is in the phase ImportInProgress: cannot connect to h:1".into())),
         );
         check(
             json!({ "phase": "ImportInProgress", "conditions": [

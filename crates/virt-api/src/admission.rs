@@ -38,6 +38,7 @@ pub(crate) async fn handle(api: &VirtApi, hook: &str, request: Request<Body>) ->
         "virtualmachinereplicaset-validate" => {
             judge(api, &review, |set| validate::replica_set(set, &cluster), |_| vec![], "/spec/template/spec").await
         }
+        "datavolumes-validate" => judge_volume(api, &review).await,
         "virtualmachineinstances-mutate" => default_instance(&review, &configuration),
         _ => return answer::not_found(&format!("there is no webhook /{hook}")),
     };
@@ -85,6 +86,20 @@ fn instance_rules(
             causes.extend(update::created(vmi));
         }
         causes
+    }
+}
+
+/// Whoever copies a disk reads it, so that needs a right where the disk is. What was judged stays as it was judged.
+async fn judge_volume(api: &VirtApi, review: &Value) -> Value {
+    if review["request"]["operation"] == "UPDATE" {
+        return refuse("spec: a DataVolume's spec cannot be changed; make another one", &[]);
+    }
+    if update::is_component(user(review)) {
+        return json!({ "allowed": true });
+    }
+    match rights::missing_sources(&api.client, review).await {
+        Ok(causes) => verdict(&causes, vec![]),
+        Err(error) => refuse(&format!("cannot ask what you may do: {error}"), &[]),
     }
 }
 

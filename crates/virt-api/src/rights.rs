@@ -117,21 +117,7 @@ fn elsewhere(object: &Value, namespace: &str) -> Vec<Right> {
     let mut rights = vec![];
     let templates = object["spec"]["dataVolumeTemplates"].as_array().into_iter().flatten();
     for (index, template) in templates.enumerate() {
-        for kind in ["pvc", "snapshot"] {
-            let source = &template["spec"]["source"][kind];
-            let from = source["namespace"].as_str().filter(|from| !from.is_empty() && *from != namespace);
-            if let Some(from) = from {
-                rights.push(Right {
-                    field: format!("spec.dataVolumeTemplates[{index}].spec.source.{kind}"),
-                    verb: "create",
-                    group: "cdi.kubevirt.io",
-                    resource: "datavolumes",
-                    subresource: "source",
-                    namespace: from.into(),
-                    name: source["name"].as_str().unwrap_or_default().into(),
-                });
-            }
-        }
+        rights.extend(sources(&template["spec"], &format!("spec.dataVolumeTemplates[{index}].spec"), namespace));
     }
     for (path, spec) in [("spec.template.spec", &object["spec"]["template"]["spec"]), ("spec", &object["spec"])] {
         for (index, network) in spec["networks"].as_array().into_iter().flatten().enumerate() {
@@ -150,6 +136,39 @@ fn elsewhere(object: &Value, namespace: &str) -> Vec<Right> {
         }
     }
     rights
+}
+
+/// What a DataVolume would copy from another namespace. A DataSource stands for a claim of its own namespace.
+fn sources(spec: &Value, path: &str, namespace: &str) -> Vec<Right> {
+    let pvc = ("source.pvc", &spec["source"]["pvc"], &spec["source"]["pvc"]["name"]);
+    let snapshot = ("source.snapshot", &spec["source"]["snapshot"], &spec["source"]["snapshot"]["name"]);
+    let reference = ("sourceRef", &spec["sourceRef"], &Value::Null);
+    let foreign = [pvc, snapshot, reference].into_iter().filter_map(|(field, source, name)| {
+        let from = source["namespace"].as_str().filter(|from| !from.is_empty() && *from != namespace)?;
+        Some(Right {
+            field: format!("{path}.{field}"),
+            verb: "create",
+            group: "cdi.kubevirt.io",
+            resource: "datavolumes",
+            subresource: "source",
+            namespace: from.into(),
+            name: name.as_str().unwrap_or_default().into(),
+        })
+    });
+    foreign.collect()
+}
+
+/// One cause for each claim of another namespace that the writer of a DataVolume may not copy.
+pub(crate) async fn missing_sources(client: &Client, review: &Value) -> Result<Vec<Cause>, kube::Error> {
+    let request = &review["request"];
+    let namespace = request["namespace"].as_str().unwrap_or_default();
+    let mut causes = vec![];
+    for right in sources(&request["object"]["spec"], "spec", namespace) {
+        if !allowed(client, &request["userInfo"], &right).await? {
+            causes.push(cause(&right));
+        }
+    }
+    Ok(causes)
 }
 
 async fn allowed(client: &Client, user: &Value, right: &Right) -> Result<bool, kube::Error> {

@@ -19,6 +19,9 @@ pub const PREPOPULATED: &str = "cdi.kubevirt.io/storage.prePopulated";
 /// On a DataVolume: do not delete it after success, upstream's default since garbage collection was dropped.
 pub const DELETE_AFTER_COMPLETION: &str = "cdi.kubevirt.io/storage.deleteAfterCompletion";
 
+/// On a DataVolume: something was made in the namespace of the claim that it is a clone of.
+pub const CLONE_FINALIZER: &str = "cdi.kubevirt.io/cloneSource";
+
 pub const COMPONENT_LABEL: &str = "cdi.kubevirt.io";
 pub const IMPORTER: &str = "importer";
 /// On pods and claims: uid of the DataVolume they serve.

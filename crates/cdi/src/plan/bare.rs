@@ -30,7 +30,9 @@ pub fn plan_bare(observed: &Bare<'_>) -> Result<Vec<Action>, String> {
     let claim = observed.claim;
     let Some(pod) = observed.pod else {
         return match waits_for_upload(claim) && claim.metadata.deletion_timestamp.is_none() {
-            true => Ok(vec![Action::CreatePod(Box::new(objects::receiver(claim, observed.random, observed.settings)?))]),
+            true => {
+                Ok(vec![Action::CreatePod(Box::new(objects::receiver(claim, observed.random, observed.settings)?))])
+            }
             false => Ok(vec![]),
         };
     };

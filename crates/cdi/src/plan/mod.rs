@@ -7,6 +7,7 @@
 //! ```
 
 mod bare;
+mod foreign;
 mod objects;
 mod status;
 
@@ -15,9 +16,10 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::jiff::Timestamp;
 
 pub use bare::{Bare, plan_bare, waits_for_upload};
+pub use foreign::{origin_namespace, server_name};
 pub use objects::pod_name;
 
-use crate::job::{Progress, Verdict};
+use crate::job::{self, Job, Progress, Verdict};
 
 /// What the plan may know.
 pub struct Observed<'a> {
@@ -31,6 +33,8 @@ pub struct Observed<'a> {
     pub origin: Option<&'a PersistentVolumeClaim>,
     /// A pod that uses the claim that is cloned.
     pub origin_user: Option<&'a str>,
+    /// The pod that shows a claim of another namespace.
+    pub server: Option<&'a Pod>,
     pub progress: Option<&'a Progress>,
     pub settings: &'a super::Settings,
     /// For the token of an upload.
@@ -49,6 +53,11 @@ pub enum Action {
     CreateClaim(Box<PersistentVolumeClaim>),
     CreatePod(Box<Pod>),
     DeletePod,
+    /// In the namespace of the claim that is cloned.
+    CreateServer(Box<Pod>),
+    DeleteServer,
+    /// Whether the volume stays until what was made in another namespace is gone.
+    Hold(bool),
     /// Say on the claim what its importer does, where upstream's clients look.
     MarkClaim {
         phase: &'static str,
@@ -68,6 +77,7 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
     let volume = observed.volume;
     let mut plan = Plan { actions: vec![], status: volume.status.clone() };
     if volume.metadata.deletion_timestamp.is_some() {
+        plan.actions.extend(foreign::leave(observed));
         return plan;
     }
     let name = volume.metadata.name.clone().unwrap_or_default();
@@ -80,10 +90,16 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
             if let (phase::SUCCEEDED, Some(claim)) = (volume.status.phase.as_str(), observed.claim) {
                 mark(claim, &mut plan, "Succeeded", false);
             }
+            plan.actions.extend(foreign::leave(observed));
             status::settle(&mut plan.status, observed);
             return plan;
         }
         _ => {}
+    }
+    if let (Some(reference), None) = (&volume.spec.source_ref, observed.source) {
+        let message = format!("the DataSource {:?} does not exist, or names no claim of its namespace", reference.name);
+        status::wait(&mut plan.status, observed, phase::PENDING, &message);
+        return plan;
     }
     let source = match check(observed) {
         Ok(source) => source,
@@ -132,6 +148,12 @@ fn transfer(observed: &Observed<'_>, source: &DataVolumeSource, claim: &Persiste
         if let Some(user) = observed.origin_user {
             let message = format!("the claim to be cloned is in use by pod {user:?}; stop it");
             status::wait(&mut plan.status, observed, phase::CLONE_SCHEDULED, &message);
+            return;
+        }
+        if let Some(actions) = foreign::prepare(observed) {
+            plan.actions.extend(actions);
+            let message = "the claim of the other namespace is being opened";
+            status::wait(&mut plan.status, observed, phase::CLONE_SCHEDULED, message);
             return;
         }
         match objects::pod(observed, source, claim) {
@@ -253,6 +275,13 @@ fn running(way: Way) -> &'static str {
         Way::Clone => phase::CLONE_IN_PROGRESS,
         Way::Upload => phase::UPLOAD_READY,
     }
+}
+
+/// What an importer was told to do.
+pub(crate) fn job_of(pod: &Pod) -> Option<Job> {
+    let variables = pod.spec.as_ref()?.containers.first()?.env.as_ref()?;
+    let job = variables.iter().find(|variable| variable.name == job::VARIABLE)?.value.as_ref()?;
+    serde_json::from_str(job).ok()
 }
 
 /// The last line of an importer's log, if it is a verdict.

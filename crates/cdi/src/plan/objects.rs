@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use serde_json::{Value, json};
 
 use super::Observed;
+use super::foreign::{origin_namespace, server_name, shown_by};
 use crate::Settings;
 use crate::job::{self, From, Job, paths};
 
@@ -89,22 +90,40 @@ pub(super) fn pod(
     source: &DataVolumeSource,
     claim: &PersistentVolumeClaim,
 ) -> Result<Pod, String> {
-    let mut parts = Parts::default();
+    let mut parts = Parts::with_target(claim);
     let from = origin(observed, source, &mut parts)?;
     importer(claim, owner(observed.volume), &observed.volume.spec.priority_class_name, from, parts, observed.settings)
 }
 
 /// The importer of a claim that has no DataVolume and waits for an upload.
 pub(super) fn receiver(claim: &PersistentVolumeClaim, token: &str, settings: &Settings) -> Result<Pod, String> {
-    let owner = OwnerReference {
-        api_version: "v1".to_owned(),
-        kind: "PersistentVolumeClaim".to_owned(),
-        name: claim.metadata.name.clone().unwrap_or_default(),
-        uid: claim.metadata.uid.clone().unwrap_or_default(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-    };
-    importer(claim, owner, "", From::Upload { token: token.to_owned() }, Parts::default(), settings)
+    importer(
+        claim,
+        owner_claim(claim),
+        "",
+        From::Upload { token: token.to_owned() },
+        Parts::with_target(claim),
+        settings,
+    )
+}
+
+/// The pod that shows a claim of another namespace to the importer of the volume.
+pub(super) fn server(observed: &Observed<'_>, claim: &PersistentVolumeClaim) -> Result<Pod, String> {
+    let (block, name) = (is_block(claim), claim.metadata.name.as_deref().unwrap_or_default());
+    let mut parts = Parts::default();
+    parts.claim("source", name, block, if block { paths::SOURCE_DEVICE } else { paths::SOURCE }, true);
+    let job = Job { from: From::Serve { token: observed.random.to_owned(), block }, block, size: 0, cache: false };
+    let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
+    let created_by = observed.volume.metadata.uid.as_deref().unwrap_or_default();
+    pod_for(
+        (&server_name(observed.volume), namespace),
+        owner_claim(claim),
+        created_by,
+        "",
+        &job,
+        parts,
+        observed.settings,
+    )
 }
 
 fn importer(
@@ -118,22 +137,34 @@ fn importer(
     let block = is_block(claim);
     let size = size_of(claim).ok_or("the claim has no size")?;
     let name = claim.metadata.name.as_deref().unwrap_or_default();
-    parts.claim("target", name, block, if block { paths::TARGET_DEVICE } else { paths::TARGET }, false);
-    let cache = matches!(from, From::Http { .. }).then_some(settings.cache.as_deref()).flatten();
+    let cache = matches!(from, From::Http { verbatim: false, .. }).then_some(settings.cache.as_deref()).flatten();
     if let Some(directory) = cache {
         let path = json!({ "path": directory, "type": "DirectoryOrCreate" });
         parts.volumes.push(json!({ "name": "cache", "hostPath": path }));
         parts.mounts.push(json!({ "name": "cache", "mountPath": paths::CACHE }));
     }
     let job = Job { from, block, size, cache: cache.is_some() };
-    let job = serde_json::to_string(&job).map_err(|error| error.to_string())?;
+    let (uid, namespace) = (owner.uid.clone(), claim.metadata.namespace.as_deref().unwrap_or_default());
+    pod_for((&pod_name(name, &uid), namespace), owner, &uid, priority_class, &job, parts, settings)
+}
+
+fn pod_for(
+    (name, namespace): (&str, &str),
+    owner: OwnerReference,
+    created_by: &str,
+    priority_class: &str,
+    job: &Job,
+    parts: Parts,
+    settings: &Settings,
+) -> Result<Pod, String> {
+    let job = serde_json::to_string(job).map_err(|error| error.to_string())?;
     let pod = json!({
         "metadata": {
-            "name": pod_name(name, &owner.uid), "namespace": claim.metadata.namespace,
+            "name": name, "namespace": namespace,
             "labels": {
                 "app": "containerized-data-importer",
                 names::COMPONENT_LABEL: names::IMPORTER,
-                names::CREATED_BY_LABEL: owner.uid,
+                names::CREATED_BY_LABEL: created_by,
             },
             "ownerReferences": [owner],
         },
@@ -178,6 +209,14 @@ struct Parts {
 }
 
 impl Parts {
+    /// The claim that is filled comes first.
+    fn with_target(claim: &PersistentVolumeClaim) -> Self {
+        let (mut parts, block) = (Self::default(), is_block(claim));
+        let path = if block { paths::TARGET_DEVICE } else { paths::TARGET };
+        parts.claim("target", claim.metadata.name.as_deref().unwrap_or_default(), block, path, false);
+        parts
+    }
+
     fn claim(&mut self, volume: &str, name: &str, block: bool, path: &str, read_only: bool) {
         let claim = json!({ "claimName": name, "readOnly": read_only });
         self.volumes.push(json!({ "name": volume, "persistentVolumeClaim": claim }));
@@ -213,6 +252,7 @@ fn origin(observed: &Observed<'_>, source: &DataVolumeSource, parts: &mut Parts)
             insecure: http.insecure_skip_verify == Some(true),
             login: !http.secret_ref.is_empty(),
             certificates: !http.cert_config_map.is_empty(),
+            verbatim: false,
         });
     }
     if let Some(registry) = &source.registry {
@@ -220,14 +260,18 @@ fn origin(observed: &Observed<'_>, source: &DataVolumeSource, parts: &mut Parts)
         let reference = url.strip_prefix("docker://").ok_or_else(|| {
             format!("spec.source.registry.url {url:?} is not of the form docker://registry.example.com/name:tag")
         })?;
+        if !registry.cert_config_map.as_deref().unwrap_or_default().is_empty() {
+            return Err("spec.source.registry.certConfigMap is not supported; the node pulls the image, so name the \
+                        certificates in its configuration of registries"
+                .to_owned());
+        }
         parts.mount("image", json!({ "image": { "reference": reference } }), paths::IMAGE);
         parts.pull_secrets.extend(registry.secret_ref.iter().map(|name| json!({ "name": name })));
         return Ok(From::Image);
     }
     if let Some(wanted) = &source.pvc {
-        let namespace = observed.volume.metadata.namespace.as_deref().unwrap_or_default();
-        if !wanted.namespace.is_empty() && wanted.namespace != namespace {
-            return Err("spec.source.pvc.namespace is another one; clone within a namespace".to_owned());
+        if origin_namespace(observed.volume, observed.source).is_some() {
+            return observed.server.and_then(shown_by).ok_or_else(|| "the claim to be cloned is not shown".to_owned());
         }
         let block = observed.origin.is_some_and(is_block);
         let path = if block { paths::SOURCE_DEVICE } else { paths::SOURCE };
@@ -238,6 +282,17 @@ fn origin(observed: &Observed<'_>, source: &DataVolumeSource, parts: &mut Parts)
         return Ok(From::Upload { token: observed.random.to_owned() });
     }
     Ok(From::Blank)
+}
+
+fn owner_claim(claim: &PersistentVolumeClaim) -> OwnerReference {
+    OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "PersistentVolumeClaim".to_owned(),
+        name: claim.metadata.name.clone().unwrap_or_default(),
+        uid: claim.metadata.uid.clone().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
 }
 
 fn owner(volume: &DataVolume) -> OwnerReference {

@@ -22,12 +22,13 @@ struct World {
     claim: Option<PersistentVolumeClaim>,
     pod: Option<Pod>,
     origin: Option<PersistentVolumeClaim>,
+    server: Option<Pod>,
     progress: Option<Progress>,
 }
 
 impl World {
     fn new(source: Value) -> Self {
-        Self { volume: volume(source), claim: None, pod: None, origin: None, progress: None }
+        Self { volume: volume(source), claim: None, pod: None, origin: None, server: None, progress: None }
     }
 
     fn plan(&self) -> Plan {
@@ -38,6 +39,7 @@ impl World {
             pod: self.pod.as_ref(),
             origin: self.origin.as_ref(),
             origin_user: None,
+            server: self.server.as_ref(),
             progress: self.progress.as_ref(),
             settings: &settings(),
             random: "secret",
@@ -54,6 +56,11 @@ impl World {
                 Action::CreateClaim(claim) => self.claim = Some(*claim),
                 Action::CreatePod(pod) => self.pod = Some(*pod),
                 Action::DeletePod => self.pod = None,
+                Action::CreateServer(pod) => self.server = Some(*pod),
+                Action::DeleteServer => self.server = None,
+                Action::Hold(hold) => {
+                    self.volume.metadata.finalizers = hold.then(|| vec![names::CLONE_FINALIZER.to_owned()]);
+                }
                 Action::MarkClaim { phase, ready } => {
                     let annotations = &mut self.claim.as_mut().unwrap().metadata.annotations;
                     let annotations = annotations.get_or_insert_default();
@@ -172,7 +179,39 @@ fn a_clone_waits_for_its_origin_and_takes_its_size() {
     assert_eq!(claim["spec"]["resources"]["requests"]["storage"], "2147483648");
     assert_eq!(world.step(), "CloneScheduled");
     let pod = serde_json::to_value(world.pod.as_ref().unwrap()).unwrap();
-    assert_eq!(pod["spec"]["volumes"][1]["persistentVolumeClaim"]["claimName"], "golden");
+    let mounted = pod["spec"]["volumes"].to_string();
+    assert!(mounted.contains("\"golden\"") && mounted.contains("\"disk\""), "{mounted}");
+}
+
+#[test]
+fn a_claim_of_another_namespace_is_shown_by_a_pod_there() {
+    let mut world = World::new(json!({ "pvc": { "namespace": "images", "name": "golden" } }));
+    let spec = json!({ "resources": { "requests": { "storage": "1Gi" } } });
+    let origin = json!({ "metadata": { "name": "golden", "namespace": "images", "uid": "g" }, "spec": spec });
+    world.origin = Some(serde_json::from_value(origin).unwrap());
+    world.step();
+    assert_eq!(world.step(), "CloneScheduled");
+    assert!(world.volume.metadata.finalizers.is_some() && world.server.is_none(), "held before anything is made there");
+    world.step();
+    let server = serde_json::to_value(world.server.as_ref().unwrap()).unwrap();
+    assert_eq!(server["metadata"]["namespace"], "images");
+    assert_eq!(server["metadata"]["name"], "clone-source-u1");
+    world.step();
+    assert!(world.pod.is_none(), "the source is not shown yet");
+    world.server.as_mut().unwrap().status =
+        serde_json::from_value(json!({ "phase": "Running", "podIP": "192.0.2.7" })).unwrap();
+    world.step();
+    let job = job_of(world.pod.as_ref().unwrap()).unwrap();
+    let crate::job::From::Http { url, headers, verbatim, .. } = job.from else { panic!("not by HTTP") };
+    assert_eq!((url.as_str(), verbatim), ("http://192.0.2.7:8080/disk", true));
+    assert_eq!(headers, ["Authorization: Bearer secret"]);
+    assert!(!job.cache, "a guest's disk is nobody else's");
+    world.pod_phase("Succeeded", None);
+    assert_eq!(world.step(), "Succeeded");
+    world.step();
+    assert!(world.server.is_none());
+    world.step();
+    assert!(world.volume.metadata.finalizers.is_none(), "nothing is left there");
 }
 
 #[test]

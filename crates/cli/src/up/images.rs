@@ -7,20 +7,34 @@ use ferrovirt_disks::store::ImageStore;
 use ferrovirt_fetch::registry::{Credentials, Puller, Registries};
 use ferrovirt_node_lite::{ImageError, Images, Wanted};
 use futures::{FutureExt, future::BoxFuture};
+use kube::Client;
 
 pub struct NodeImages {
     store: ImageStore,
     puller: Puller,
+    /// The file that `--registries` names. What it says at the moment of a pull counts.
+    registries: Option<PathBuf>,
+    client: Client,
     /// One empty file for each name that came from a registry. Only those are asked for again.
     pulled: PathBuf,
 }
 
 impl NodeImages {
-    pub fn open(directory: &Path, registries: Registries) -> Result<Self> {
+    pub fn open(directory: &Path, registries: Option<PathBuf>, client: Client) -> Result<Self> {
         let store = ImageStore::open(directory)?;
         let pulled = directory.join(".pulled");
         fs::create_dir_all(&pulled)?;
-        Ok(Self { puller: Puller::new(store.clone(), &directory.join(".blobs"), registries), store, pulled })
+        let puller = Puller::new(store.clone(), &directory.join(".blobs"));
+        Ok(Self { puller, store, registries, client, pulled })
+    }
+
+    /// The file, and what the CDIConfig says about insecure registries.
+    async fn registries(&self) -> Result<Registries> {
+        let registries = read_registries(self.registries.as_deref())?;
+        let request = http::Request::get("/apis/cdi.kubevirt.io/v1beta1/cdiconfigs/config").body(vec![])?;
+        let config: serde_json::Value = self.client.request(request).await.unwrap_or_default();
+        let insecure = config["spec"]["insecureRegistries"].as_array().into_iter().flatten();
+        Ok(registries.with_insecure(insecure.filter_map(|host| host.as_str().map(str::to_owned))))
     }
 
     fn marker(&self, reference: &str) -> PathBuf {
@@ -52,7 +66,11 @@ impl Images for NodeImages {
                     tracing::warn!(%error, image = reference, "a pull secret is not understood");
                 }
             }
-            match self.puller.pull(reference, &credentials, again).await {
+            let registries = self
+                .registries()
+                .await
+                .map_err(|error| ImageError::Pull { reference: reference.clone(), reason: format!("{error:#}") })?;
+            match self.puller.pull(reference, &credentials, &registries, again).await {
                 Ok(image) => {
                     let _ = fs::write(self.marker(reference), "");
                     Ok(image.rootfs)

@@ -14,6 +14,7 @@ mod probe;
 mod programs;
 mod services;
 mod uploads;
+mod volume_metrics;
 
 use std::{
     fs::{self, File},
@@ -153,7 +154,8 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     let _lock = lock(&paths).await?;
     let pki = Pki::open(&paths.data_dir)?;
     let programs = programs::install(&paths)?;
-    let registries = images::read_registries(arguments.registries.as_deref())?;
+    // What it says counts when an image is pulled; that it says something wrong is told now.
+    images::read_registries(arguments.registries.as_deref())?;
     let image_cache = images::make_cache(&paths.images())?;
 
     let node_name = match &arguments.node_name {
@@ -224,7 +226,7 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     let settings =
         ferrovirt_controller::Settings { launcher_image: programs.launcher_image.clone(), component_image: None };
     let metrics = ferrovirt_controller::Metrics::default();
-    services::register_metrics(&api, metrics.clone(), agent.clone(), certificates);
+    services::register_metrics(&api, metrics.clone(), agent.clone(), certificates, client("node-lite"));
     // Those that make instances can be stopped before the others.
     let (makers, others): (Vec<Part>, Vec<Part>) = Part::ALL.into_iter().partition(|part| *part != Part::Instances);
     let run = |part| {
@@ -239,7 +241,9 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         cache: Some(image_cache.display().to_string()),
     };
     tokio::spawn(ferrovirt_cdi::run(client("cdi-controller"), cdi, wait(stopped.clone())));
-    let node_config = programs::node_config(&paths, &programs, &node_name, registries)?;
+    let registries = arguments.registries.as_deref().map(std::path::absolute).transpose()?;
+    let node_images = images::NodeImages::open(&paths.images(), registries, client("node-lite"))?;
+    let node_config = programs::node_config(&paths, &programs, &node_name, node_images)?;
     let node_lite =
         tokio::spawn(ferrovirt_node_lite::run(client("node-lite"), node_config.clone(), wait(stopped.clone())));
     let agent_task = {

@@ -107,6 +107,15 @@ pub fn bootstrap(allow_emulation: bool) -> Vec<Value> {
             ),
         ],
     ));
+    // One of its own, so that a host that has the others gets it, too.
+    let mut volumes = webhooks(
+        "ValidatingWebhookConfiguration",
+        "cdi-api-datavolume-validate",
+        &[("datavolume-validate.cdi.kubevirt.io", "datavolumes-validate", "datavolumes", &["CREATE", "UPDATE"])],
+    );
+    volumes["webhooks"][0]["rules"][0]["apiGroups"] = json!(["cdi.kubevirt.io"]);
+    volumes["webhooks"][0]["rules"][0]["apiVersions"] = json!(["v1beta1"]);
+    objects.push(volumes);
     objects
 }
 

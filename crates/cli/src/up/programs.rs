@@ -9,7 +9,6 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use ferrovirt_fetch::registry::Registries;
 
 use super::{images, paths::Paths};
 
@@ -97,7 +96,7 @@ pub fn node_config(
     paths: &Paths,
     programs: &Programs,
     node_name: &str,
-    registries: Registries,
+    images: images::NodeImages,
 ) -> Result<ferrovirt_node_lite::Config> {
     let (second, third) = paths.pod_network();
     let services = paths.service_network();
@@ -120,6 +119,6 @@ pub fn node_config(
         image_env: vec![("FERROVIRT_CAPABILITIES_CACHE".into(), CAPABILITIES.into())],
         cni_plugin_dirs: ferrovirt_node_lite::default_cni_plugin_dirs(),
         devices: ferrovirt_node_lite::detect_devices(),
-        images: Arc::new(images::NodeImages::open(&paths.images(), registries)?),
+        images: Arc::new(images),
     })
 }

@@ -61,14 +61,17 @@ pub fn register_metrics(
     controllers: ferrovirt_controller::Metrics,
     agent: Agent,
     certificates: Arc<Certificates>,
+    client: Client,
 ) {
     api.register_metrics(Arc::new(move || {
         let (controllers, agent, certificates) = (controllers.clone(), agent.clone(), certificates.clone());
+        let client = client.clone();
         Box::pin(async move {
             let mut families = controllers.collect();
             families.extend(agent.metrics().await);
             families.push(ferrovirt_virt_api::ready_status());
             families.push(certificates.metric());
+            families.extend(super::volume_metrics::families(&client).await);
             ferrovirt_metrics::to_text(&families)
         })
     }));

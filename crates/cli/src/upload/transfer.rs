@@ -118,7 +118,8 @@ struct Refused(String);
 fn is_final(error: &anyhow::Error) -> bool {
     let refused = error.downcast_ref::<Refused>().is_some() || error.downcast_ref::<std::io::Error>().is_some();
     let answered = error.chain().find_map(|cause| cause.downcast_ref::<kube::Error>());
-    refused || matches!(answered, Some(kube::Error::Api(status)) if (400..500).contains(&status.code) && status.code != 429)
+    refused
+        || matches!(answered, Some(kube::Error::Api(status)) if (400..500).contains(&status.code) && status.code != 429)
 }
 
 struct Upload<'a> {
@@ -159,7 +160,8 @@ impl Upload<'_> {
 
     /// How much of this file the importer has. One that does not know the question has nothing.
     async fn offset(&self, url: &str, token: &str) -> Result<u64> {
-        let request = self.request(url, token)?.method("HEAD").body(Empty::new().map_err(|n| match n {}).boxed_unsync())?;
+        let request =
+            self.request(url, token)?.method("HEAD").body(Empty::new().map_err(|n| match n {}).boxed_unsync())?;
         let answer = exchange(self.config, url, request).await?;
         if answer.status().is_server_error() {
             bail!("the upload proxy answered {}", answer.status());
@@ -178,7 +180,8 @@ impl Upload<'_> {
             sent.fetch_add(chunk.len() as u64, Ordering::Relaxed);
             Frame::data(chunk)
         });
-        let mut request = self.request(url, token)?.method("POST").header(header::CONTENT_LENGTH, total - from.min(total));
+        let mut request =
+            self.request(url, token)?.method("POST").header(header::CONTENT_LENGTH, total - from.min(total));
         if from > 0 {
             let last = total.saturating_sub(1);
             request = request.header(header::CONTENT_RANGE, format!("bytes {from}-{last}/{total}"));

@@ -27,6 +27,8 @@ pub struct Options {
     pub checksum: Option<Checksum>,
     /// What an earlier attempt reported as its last checkpoint; what is before it is in the target.
     pub resume_from: u64,
+    /// The source is a disk already, whatever its content looks like: a guest decides that.
+    pub verbatim: bool,
     /// A file for an image that cannot be read from a stream alone. Removed afterwards.
     pub scratch: Option<PathBuf>,
 }
@@ -120,7 +122,12 @@ pub fn import(
         let length = source.length().unwrap_or(HEAD as u64).min(HEAD as u64);
         let mut head = vec![0; usize::try_from(length).unwrap_or_default()];
         source.read_at(0, &mut head).map_err(|error| early_end(source, error))?;
-        match (detect::compression(&head), detect::format(&head)) {
+        let known = match options.verbatim {
+            true => (None, Format::Raw),
+            false => (detect::compression(&head), detect::format(&head)),
+        };
+        match known {
+            (None, Format::Raw) if !options.verbatim && detect::foreign(&head).is_some() => Err(foreign(&head)),
             (None, Format::Raw) => raw(source, target, resume_from, hasher(), observer),
             (None, format) => {
                 let layout = open(source, format, &head)?;
@@ -139,6 +146,21 @@ pub fn import(
     };
     imported?;
     target.sync()
+}
+
+fn foreign(head: &[u8]) -> ImportError {
+    ImportError::Foreign(detect::foreign(head).unwrap_or_default())
+}
+
+/// Before the first byte is written: does the source have as much as it says? Nobody else would ask for what is behind the last part.
+fn check_end(source: &dyn Source) -> Result<(), ImportError> {
+    let Some(last) = source.length().filter(|_| source.seekable()).and_then(|length| length.checked_sub(1)) else {
+        return Ok(());
+    };
+    source.read_at(last, &mut [0]).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => ImportError::Short { announced: last + 1 },
+        _ => ImportError::Read(error),
+    })
 }
 
 fn early_end(source: &dyn Source, error: io::Error) -> ImportError {
@@ -225,6 +247,9 @@ fn decode(
     let format = detect::format(&head);
     let mut whole = head.as_slice().chain(&mut plain);
     if format == Format::Raw {
+        if detect::foreign(&head).is_some() {
+            return Err(foreign(&head).into());
+        }
         target.clear()?;
         return copy(&mut whole, 0, target, |_, error| Failure::Stream(error), |_| {}).map(drop);
     }
@@ -310,6 +335,7 @@ fn mapped(
     if size > target.size() {
         return Err(ImportError::TooLarge { image: size, disk: target.size() });
     }
+    check_end(source)?;
     let unit = layout.unit();
     let mut window = Window::new(source, hasher, observer);
     let mut decoder = Decoder { unit, plain: Vec::new() };

@@ -58,6 +58,27 @@ pub(super) fn compression(head: &[u8]) -> Option<Compression> {
     }
 }
 
+/// Something that is surely no disk, and what to do about it. Raw disks have no mark, so all the rest counts as one.
+pub(super) fn foreign(head: &[u8]) -> Option<&'static str> {
+    const KNOWN: [(&[u8], &str); 10] = [
+        (b"BZh", "bzip2; unpack it, or compress it with xz, gzip or zstd"),
+        (b"\x04\x22\x4d\x18", "lz4; unpack it, or compress it with xz, gzip or zstd"),
+        (b"LZIP", "lzip; unpack it, or compress it with xz, gzip or zstd"),
+        (b"PK\x03\x04", "a zip archive; take the disk out of it"),
+        (b"7z\xbc\xaf\x27\x1c", "a 7z archive; take the disk out of it"),
+        (b"conectix", "VHD (vpc); make a vhdx or qcow2 of it with qemu-img convert"),
+        (b"QED\0", "QED; make a qcow2 of it with qemu-img convert"),
+        (b"WithoutFreeSpace", "Parallels; make a qcow2 of it with qemu-img convert"),
+        (b"WithouFreSpacExt", "Parallels; make a qcow2 of it with qemu-img convert"),
+        (b"OOOh", "COW; make a qcow2 of it with qemu-img convert"),
+    ];
+    let known = KNOWN.iter().find(|(mark, _)| head.starts_with(mark)).map(|(_, what)| *what);
+    let text = head.trim_ascii_start();
+    let page = [&b"<!doctype html"[..], b"<html", b"<?xml"];
+    let page = page.iter().any(|mark| text.get(..mark.len()).is_some_and(|start| start.eq_ignore_ascii_case(mark)));
+    known.or(page.then_some("a web page instead of a disk; check the address, and whether it wants a login"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,5 +102,16 @@ mod tests {
         assert_eq!(compression(b"\xfd7zXZ\0\0"), Some(Compression::Xz));
         assert_eq!(compression(b"\x28\xb5\x2f\xfd"), Some(Compression::Zstd));
         assert_eq!(compression(b"QFI\xfb"), None);
+        for (head, what) in [
+            (&b"BZh91AY"[..], "bzip2"),
+            (b"conectix\0", "VHD"),
+            (b"\n <!DOCTYPE HTML>", "web page"),
+            (b"PK\x03\x04", "zip"),
+        ] {
+            assert!(foreign(head).is_some_and(|said| said.contains(what)), "{head:?}");
+        }
+        for disk in [&b"\xeb\x63\x90"[..], b"", &[0; HEAD], b"#!", b"<"] {
+            assert_eq!(foreign(disk), None, "{disk:?}");
+        }
     }
 }

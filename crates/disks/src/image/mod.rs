@@ -59,6 +59,10 @@ pub enum ImportError {
     Overflow { disk: u64 },
     #[error("the image ended after {found} of {expected} bytes")]
     Truncated { found: u64, expected: u64 },
+    #[error("the source announced {announced} bytes and does not have the last of them")]
+    Short { announced: u64 },
+    #[error("the content is {0}")]
+    Foreign(&'static str),
     #[error(
         "the image builds on another file ({0:?}), which is not part of it; flatten it first, such as with qemu-img convert"
     )]
@@ -84,9 +88,9 @@ impl ImportError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::TooLarge { .. } | Self::Overflow { .. } => "ImageTooLarge",
-            Self::Truncated { .. } => "ImageTruncated",
+            Self::Truncated { .. } | Self::Short { .. } => "ImageTruncated",
             Self::BackingFile(_) => "BackingFile",
-            Self::Unsupported(_) | Self::NoScratch(_) => "UnsupportedImage",
+            Self::Unsupported(_) | Self::Foreign(_) | Self::NoScratch(_) => "UnsupportedImage",
             Self::Damaged(_) => "ImageDamaged",
             Self::Checksum { .. } | Self::BadChecksum(_) => "ChecksumMismatch",
             Self::Read(_) => "ReadFailed",

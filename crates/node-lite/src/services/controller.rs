@@ -22,8 +22,10 @@ use tokio::sync::watch;
 use super::endpoints::{self, MANAGED_BY, MANAGER, PodFacts};
 use super::legacy;
 use super::mirror::Mirror;
+use super::ports::Ports;
 use super::proxy::Proxy;
 use super::{Key, SERVICE_NAME, View};
+use crate::events::Events;
 
 /// Changes that come together are handled together.
 const GATHER: Duration = Duration::from_millis(10);
@@ -42,13 +44,13 @@ struct Cluster {
 }
 
 /// Runs for as long as the node does. Publishes what it sees in `views`.
-pub(crate) async fn run(client: kube::Client, mut proxy: Proxy, views: watch::Sender<Arc<View>>) {
+pub(crate) async fn run(client: kube::Client, mut proxy: Proxy, events: Events, views: watch::Sender<Arc<View>>) {
     let config = watcher::Config::default();
     let mut services = pin!(watcher(Api::<Service>::all(client.clone()), config.clone()).default_backoff());
     let mut slices = pin!(watcher(Api::<EndpointSlice>::all(client.clone()), config.clone()).default_backoff());
     let mut pods = pin!(watcher(Api::<Pod>::all(client.clone()), config.clone()).default_backoff());
     let mut endpoints = pin!(watcher(Api::<Endpoints>::all(client.clone()), config).default_backoff());
-    let mut cluster = Cluster::default();
+    let (mut cluster, mut ports) = (Cluster::default(), Ports::default());
     let mut repair = tokio::time::interval(REPAIR);
     let mut due: Option<tokio::time::Instant> = None;
     loop {
@@ -76,6 +78,7 @@ pub(crate) async fn run(client: kube::Client, mut proxy: Proxy, views: watch::Se
         due = None;
         let Some(view) = cluster.view() else { continue };
         views.send_replace(Arc::new(view.clone()));
+        ports.sync(&view, force, &events);
         if let Err(error) = proxy.sync(&view, force) {
             tracing::error!(%error, "cannot set the rules of services");
             due = Some(tokio::time::Instant::now() + RETRY);

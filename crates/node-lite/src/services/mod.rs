@@ -5,6 +5,7 @@ mod controller;
 pub(crate) mod endpoints;
 mod legacy;
 mod mirror;
+mod ports;
 pub(crate) mod proxy;
 pub(crate) mod rules;
 

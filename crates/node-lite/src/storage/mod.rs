@@ -4,6 +4,7 @@
 
 mod files;
 mod plan;
+mod usage;
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 pub use plan::{ClaimState, Key, PROVISIONER};
+pub use usage::{Usage, usage};
 
 use crate::Config;
 use crate::events::{Events, Severity};

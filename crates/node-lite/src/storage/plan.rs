@@ -21,7 +21,7 @@ pub const PROVISIONER: &str = "ferrovirt.io/local";
 pub const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+pub(super) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 
 /// Namespace and name of a claim.
 pub type Key = (String, String);
