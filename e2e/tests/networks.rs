@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use ferrovirt_e2e::{Case, Console, Host, Options, command::output, manifest, servers::Web, suite, wait};
+use ferrovirt_e2e::{Case, Console, Host, Options, command, manifest, servers::Web, suite, wait};
 use serde_json::{Value, json};
 
 const CASES: &[Case] = &[
@@ -135,10 +135,13 @@ fn and_again_after_a_restart(host: &Host) -> Result<()> {
 fn remove_rules(host: &Host) -> Result<()> {
     let table = format!("ferrovirt-{}", host.instance());
     for table in [table.clone(), format!("{table}-services")] {
-        output("nft", &["delete", "table", "ip", &table])?;
+        wait::until(&format!("the rules {table}"), wait::SOON, || {
+            let removed = command::run(Command::new("nft").args(["delete", "table", "ip", &table]), "")?;
+            Ok(if removed.succeeded() { wait::Seen::Yes(()) } else { wait::Seen::Not(removed.to_string()) })
+        })?;
     }
     wait::until("the rules to be back", wait::SOON, || {
-        let tables = output("nft", &["list", "tables", "ip"])?;
+        let tables = command::output("nft", &["list", "tables", "ip"])?;
         let back = tables.lines().any(|line| line == format!("table ip {table}"));
         Ok(if back { wait::Seen::Yes(()) } else { wait::Seen::Not(tables) })
     })
