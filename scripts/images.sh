@@ -5,6 +5,7 @@
 #
 #   OUT_DIR/ferrovirt.tar            the static program and nothing else
 #   OUT_DIR/ferrovirt-launcher.tar   QEMU, libvirt's QEMU driver, the launcher, and what these load: no shell, no package manager
+#   OUT_DIR/ferrovirt-launcher-lxc.tar   the same with libvirt's LXC driver instead of QEMU
 #   OUT_DIR/previous                 the same of the commit that was built before this one, to upgrade from
 #
 # Nothing is installed on this machine: packages are downloaded and unpacked into the cache. A second run with the same inputs does
@@ -13,7 +14,7 @@ set -euo pipefail
 
 # What the launcher runs; apt adds what these depend on. From the suite this machine's apt is set up for, so that the launcher,
 # which was linked here, finds its libraries.
-LAUNCHER_PACKAGES="qemu-system-x86 libvirt-daemon libvirt-daemon-driver-qemu seabios ipxe-qemu ovmf swtpm swtpm-tools libc-bin"
+LAUNCHER_PACKAGES="qemu-system-x86 libvirt-daemon libvirt-daemon-driver-qemu libvirt-daemon-driver-lxc seabios ipxe-qemu ovmf swtpm swtpm-tools iproute2 libc-bin"
 LAUNCHER_PROGRAMS="usr/bin/qemu-system-x86_64 usr/sbin/libvirtd usr/sbin/virtqemud usr/bin/swtpm usr/bin/swtpm_setup usr/bin/swtpm_ioctl usr/bin/swtpm_localca usr/bin/swtpm_cert usr/bin/certtool"
 # Libraries that are loaded by name at run time, so that no program lists them.
 LAUNCHER_PLUGINS="usr/lib/x86_64-linux-gnu/libvirt/connection-driver/libvirt_driver_qemu.so"
@@ -21,6 +22,8 @@ LAUNCHER_QEMU_MODULES="accel-tcg-x86_64 hw-display-virtio-gpu hw-display-virtio-
 LAUNCHER_DATA="usr/share/qemu usr/share/seabios usr/lib/ipxe usr/share/libvirt/cpu_map usr/share/libvirt/schemas etc/swtpm_setup.conf etc/swtpm-localca.options"
 # The firmware that the node agent chooses from, with and without secure boot; the package has more.
 LAUNCHER_FIRMWARE="OVMF_CODE_4M.fd OVMF_CODE_4M.secboot.fd OVMF_VARS_4M.fd OVMF_VARS_4M.ms.fd"
+# libvirt asks `ip` to move interfaces into a container.
+LXC_PROGRAMS="bin/ip usr/bin/ip usr/sbin/libvirtd usr/sbin/virtlxcd usr/lib/libvirt/libvirt_lxc usr/lib/x86_64-linux-gnu/libvirt/connection-driver/libvirt_driver_lxc.so"
 # KubeVirt's user of everything in a launcher pod.
 RUNTIME_USER=107
 
@@ -53,6 +56,7 @@ main() {
     keep_previous
     image ferrovirt "$bin/ferrovirt"
     image ferrovirt-launcher "$bin/ferrovirt-launcher"
+    image ferrovirt-launcher-lxc "$bin/ferrovirt-launcher"
     echo "$commit" >"$out/commit"
 }
 
@@ -91,13 +95,8 @@ make_ferrovirt() {
 make_ferrovirt_launcher() {
     unpack
     local path
-    for path in $LAUNCHER_PROGRAMS $LAUNCHER_PLUGINS; do
-        # Debian 12 has the monolithic daemon, later ones the modular one.
-        if [ -e "$tree/$path" ]; then
-            copy_with_libraries "$path"
-        fi
-    done
-    [ -e "$root/usr/sbin/libvirtd" ] || [ -e "$root/usr/sbin/virtqemud" ] || die "the packages hold no libvirt daemon"
+    # shellcheck disable=SC2086 # lists of words
+    copy_programs "$1" virtqemud $LAUNCHER_PROGRAMS $LAUNCHER_PLUGINS
     for path in $LAUNCHER_QEMU_MODULES; do
         copy_with_libraries "usr/lib/x86_64-linux-gnu/qemu/$path.so"
     done
@@ -113,10 +112,33 @@ make_ferrovirt_launcher() {
     path=/var/run/kubevirt-private/swtpm-localca
     printf 'statedir = %s\nsigningkey = %s/signkey.pem\nissuercert = %s/issuercert.pem\ncertserial = %s/certserial\n' \
         "$path" "$path" "$path" "$path" >"$root/etc/swtpm-localca.conf"
-    install -D -m 0755 "$1" "$tree/usr/bin/ferrovirt-launcher"
-    copy_with_libraries usr/bin/ferrovirt-launcher
     make_directories
     entrypoint='"/usr/bin/ferrovirt-launcher"' user=$RUNTIME_USER
+}
+
+make_ferrovirt_launcher_lxc() {
+    unpack
+    # shellcheck disable=SC2086 # a list of words
+    copy_programs "$1" virtlxcd $LXC_PROGRAMS
+    make_directories
+    # The driver has no session mode: the daemon's directories are the system's.
+    mkdir -p "$root"/etc/libvirt "$root"/var/{lib,log,cache}/libvirt
+    entrypoint='"/usr/bin/ferrovirt-launcher"' user=0
+}
+
+# copy_programs LAUNCHER DAEMON PATH...: the launcher, and those of the paths that the packages hold. Debian 12 has the monolithic
+# daemon, later ones the modular one.
+copy_programs() {
+    local launcher=$1 daemon=$2 path
+    shift 2
+    for path in "$@"; do
+        if [ -e "$tree/$path" ]; then
+            copy_with_libraries "$path"
+        fi
+    done
+    [ -e "$root/usr/sbin/libvirtd" ] || [ -e "$root/usr/sbin/$daemon" ] || die "the packages hold no libvirt daemon"
+    install -D -m 0755 "$launcher" "$tree/usr/bin/ferrovirt-launcher"
+    copy_with_libraries usr/bin/ferrovirt-launcher
 }
 
 make_directories() {

@@ -15,6 +15,7 @@
 //! | [`guest`] | the guest from inside: its agent |
 //! | [`runtime`] | how libvirt is started, per hypervisor |
 //! | [`prepare`], [`qcow2`] | disks that must exist before the start |
+//! | [`cgroups`] | where libvirt finds the cgroups of its processes |
 //! | [`rootfs`] | a container's root file system, with its own user ids |
 //! | `console`, `init_signal` | what a machine's hypervisor does and a container's does not: serve the console, pass the power button on |
 //! | [`process`] | children and zombies: this process is PID 1 |
@@ -28,6 +29,7 @@
 mod addresses;
 pub mod ask;
 pub mod capabilities;
+pub mod cgroups;
 mod console;
 pub mod domain;
 pub mod guest;

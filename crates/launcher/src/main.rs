@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use ferrovirt_launcher::runtime::{self, LibvirtRuntime};
-use ferrovirt_launcher::{ask, probe, rootfs, run, selftest};
+use ferrovirt_launcher::{ask, cgroups, probe, rootfs, run, selftest};
 use ferrovirt_machine::protocol::GuestCall;
 
 #[derive(Parser)]
@@ -91,6 +91,9 @@ fn main() -> ExitCode {
     // A process with threads cannot enter another user namespace, so this comes before any.
     if matches!(cli.command, Command::HoldUserNamespace) {
         return rootfs::hold().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+    }
+    if let Err(error) = cgroups::settle() {
+        eprintln!("cannot enter a cgroup namespace, so a driver that makes cgroups will not find its own: {error}");
     }
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing::Level::INFO).with_ansi(false).init();
     // One launcher per machine: a thread, a small pool for libvirt's blocking calls, and small stacks.

@@ -64,6 +64,9 @@ impl Default for Config {
     }
 }
 
+/// How the name of a pod ends that has root on its node. A cluster's admission policy for `exec` sees nothing of a pod but its name.
+const PRIVILEGED_SUFFIX: &str = "-root";
+
 /// The pod's name. It follows from the instance, so that creating it twice creates one.
 pub fn name(vmi: &VirtualMachineInstance) -> String {
     let uid = vmi.metadata.uid.as_deref().unwrap_or_default();
@@ -78,9 +81,11 @@ pub fn name(vmi: &VirtualMachineInstance) -> String {
         state /= ALPHABET.len() as u32;
     }
     let name = vmi.metadata.name.as_deref().unwrap_or_default();
+    let privileged = if is_privileged(vmi) { PRIVILEGED_SUFFIX } else { "" };
     // A name has at most 253 characters, and "virt-launcher-" and the suffix need 20 of them.
-    let name = name.get(..name.len().min(233)).unwrap_or(name).trim_end_matches(['-', '.']);
-    format!("virt-launcher-{name}-{suffix}")
+    let longest = 233 - privileged.len();
+    let name = name.get(..name.len().min(longest)).unwrap_or(name).trim_end_matches(['-', '.']);
+    format!("virt-launcher-{name}-{suffix}{privileged}")
 }
 
 pub fn render(vmi: &VirtualMachineInstance, config: &Config) -> Pod {

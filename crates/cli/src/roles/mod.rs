@@ -7,6 +7,7 @@ pub mod copy_tree;
 mod device_plugin;
 pub mod importer;
 mod leader;
+mod offered;
 mod scrape;
 #[cfg(test)]
 mod stream_tests;

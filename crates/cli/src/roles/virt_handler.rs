@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     RoleArgs,
     certificates::material::{self, Material},
-    device_plugin,
+    device_plugin, offered,
     scrape::MetricsArgs,
     terminated,
 };
@@ -50,8 +50,9 @@ pub async fn run(arguments: VirtHandlerArgs) -> Result<()> {
         material::follow(certificates, AGAIN, |material: Material| std::future::ready(material.server())).await?;
     let listener =
         TcpListener::bind(arguments.listen).await.with_context(|| format!("cannot listen on {}", arguments.listen))?;
-    let config = ferrovirt_node::Config::new(&arguments.node_name, arguments.kubelet_root);
+    let mut config = ferrovirt_node::Config::new(&arguments.node_name, arguments.kubelet_root);
     let kvm = ferrovirt_node::Host::detect().kvm_usable();
+    config.hypervisors = offered::follow(client.clone(), &arguments.role.namespace, kvm);
     let plugins = device_plugin::run(device_plugin::devices(kvm), NODE_ROOT.into(), device_plugin::DIRECTORY.into());
     let agent = ferrovirt_node::agent(client, config);
     let told = agent.clone();

@@ -2,13 +2,16 @@
 //!
 //! The tree's files belong to root and its other users by number. An id-mapped mount shows them as belonging to the guest's
 //! own range, so nothing is copied or changed, and what the guest writes is in that range. Writes go to a layer that ends
-//! with the machine; a tree without one (a volume) is written itself, with the numbers mapped back.
+//! with the machine; a tree without one (a volume) is written itself, with the numbers mapped back. Where the tree's file
+//! system cannot be mapped, as an overlay of a cluster's container runtime, a copy of the tree beside the layer is.
 
+mod copy;
 mod idmap;
 mod ownership;
 
 use std::fs::{self, File, Permissions};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
@@ -36,7 +39,7 @@ pub enum RootError {
 pub fn assemble(path: &Path, base: &Path, scratch: Option<&Path>, ids: IdRange) -> Result<(), RootError> {
     make_dir(path)?;
     open_way(path)?;
-    let tree = idmap::map_tree(base, ids).map_err(|source| RootError::Map { path: base.into(), source })?;
+    let tree = map(base, scratch, ids)?;
     let attach = |target: &Path| {
         move_mount(&tree, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
             .map_err(|error| fail("mount", target)(error.into()))
@@ -58,6 +61,32 @@ pub fn assemble(path: &Path, base: &Path, scratch: Option<&Path>, ids: IdRange) 
         .map_err(|error| fail("mount", path)(error.into()))?;
     ownership::apply(path, ids).map_err(fail("set the owners of files in", path))?;
     check_init(path, base)
+}
+
+/// The tree, or the copy of it that an earlier start of this machine made, or a new one.
+fn map(base: &Path, scratch: Option<&Path>, ids: IdRange) -> Result<OwnedFd, RootError> {
+    let refused = |path: &Path| {
+        let path = path.to_owned();
+        move |source| RootError::Map { path, source }
+    };
+    let error = match idmap::map_tree(base, ids) {
+        Ok(tree) => return Ok(tree),
+        Err(error) => error,
+    };
+    let Some(scratch) = scratch.filter(|_| error.kind() == io::ErrorKind::InvalidInput) else {
+        return Err(refused(base)(error));
+    };
+    let (copy, unfinished) = (scratch.join("copy"), scratch.join("unfinished-copy"));
+    if !copy.exists() {
+        tracing::info!(base = %base.display(), "copying the image, whose file system cannot show a guest's user ids");
+        make_dir(scratch)?;
+        match fs::remove_dir_all(&unfinished) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail("remove", &unfinished)(error)),
+            _ => copy::tree(base, &unfinished).map_err(fail("copy the image to", &unfinished))?,
+        }
+        fs::rename(&unfinished, &copy).map_err(fail("rename the copy to", &copy))?;
+    }
+    idmap::map_tree(&copy, ids).map_err(refused(&copy))
 }
 
 /// Lets the guest's users pass through the directories on the way to `path`, without letting them look around.
