@@ -14,6 +14,9 @@ use serde_json::json;
 
 use crate::client::ClientArgs;
 
+/// How often a change that met another one is tried.
+const ATTEMPTS: u32 = 10;
+
 #[derive(Subcommand)]
 pub enum CredentialsCommand {
     /// Let a key log in
@@ -141,17 +144,33 @@ async fn create(arguments: &AddKeyArgs, vm: &VirtualMachine, secrets: &Api<Secre
         "stringData": { format!("ssh-key-{}", digest(key)): key },
     }))?;
     secrets.create(&PostParams::default(), &secret).await?;
-    let mut credentials = vm.spec.template.as_ref().map(|t| t.spec.access_credentials.clone()).unwrap_or_default();
-    credentials.push(serde_json::from_value(json!({ "sshPublicKey": {
+    let added = serde_json::from_value(json!({ "sshPublicKey": {
         "source": { "secret": { "secretName": name } },
         "propagationMethod": { "qemuGuestAgent": { "users": [common.user] } },
-    } }))?);
-    let patch = json!({
-        "metadata": { "resourceVersion": vm.resource_version() },
-        "spec": { "template": { "spec": { "accessCredentials": credentials } } },
-    });
-    common.machines().await?.patch(&common.name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+    } }))?;
+    add_credential(&common.machines().await?, vm, added).await?;
     println!("the key was put into the new secret/{name}, which the VM reads with its next start");
+    Ok(())
+}
+
+/// A merge replaces the whole list, so it must be the latest one; the controllers write to the VM at the same time.
+async fn add_credential(machines: &Api<VirtualMachine>, vm: &VirtualMachine, added: AccessCredential) -> Result<()> {
+    let mut latest = vm.clone();
+    for attempt in 1.. {
+        let mut credentials =
+            latest.spec.template.as_ref().map(|t| t.spec.access_credentials.clone()).unwrap_or_default();
+        credentials.push(added.clone());
+        let patch = json!({
+            "metadata": { "resourceVersion": latest.resource_version() },
+            "spec": { "template": { "spec": { "accessCredentials": credentials } } },
+        });
+        match machines.patch(&vm.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
+            Err(kube::Error::Api(status)) if status.code == 409 && attempt < ATTEMPTS => {
+                latest = machines.get(&vm.name_any()).await?;
+            }
+            done => return Ok(done.map(drop)?),
+        }
+    }
     Ok(())
 }
 
