@@ -23,10 +23,11 @@ main() {
     stop_on_nodes containerd
     # With it go the namespaces of a node, and all mounts and interfaces in them.
     stop_on_nodes testpod
+    # Before the API server, which waits for those that watch.
+    stop storage/testpod
     stop kube-apiserver
     stop etcd
     stop registry/testpod
-    stop storage/testpod
     remove_mounts
     remove_devices
     remove_network

@@ -16,15 +16,20 @@ images=${FERROVIRT_IMAGES:-$(dirname "$cache")/images}
 repo=$(cd "$here/../.." && pwd)
 chart=$repo/charts/ferrovirt
 # Two processes of each component, so that one can take over from the other.
-values=(--set configuration.developerConfiguration.useEmulation=true --set "kubeletRoot=$kubelet_root")
+values=(--set configuration.developerConfiguration.useEmulation=true --set "kubeletRoot=$kubelet_root"
+    --set 'configuration.hypervisors[0].name=qemu-kvm' --set 'configuration.hypervisors[1].name=lxc')
 results=()
 failed=0
+programs=
 
 main() {
     [ $# -eq 0 ] || suites=("$@")
     export KUBECONFIG=$kubeconfig PATH=$bin:$PATH
     # Also if this is stopped in the middle.
     [ -n "${FERROVIRT_KEEP_CLUSTER:-}" ] || trap '"$here/down.sh" >/dev/null' EXIT
+    step compile compile
+    # What a run that was killed half-way has left.
+    [ -n "${FERROVIRT_KEEP_CLUSTER:-}" ] || step clean "$here/down.sh"
     step up "$here/up.sh"
     step images load_images
     objects >"$state/objects-before"
@@ -34,7 +39,7 @@ main() {
         local suite
         for suite in "${suites[@]}"; do
             [ "$suite" != nodes ] || step second-node second_node
-            step "$suite" env FERROVIRT_TARGET=kubernetes cargo test --package ferrovirt-e2e --test "$suite"
+            step "$suite" run_suite "$suite"
             # What a suite that failed has left would fail all others.
             kubectl delete virtualmachines,virtualmachineinstances --all --timeout=120s >/dev/null || failed=1
         done
@@ -57,6 +62,19 @@ step() {
     echo "--- $name"
     "$@" || { result=FAILED; failed=1; }
     results+=("$(printf '  %-12s %s, %s s' "$name" "$result" "$((SECONDS - start))")")
+}
+
+# For the whole workspace, as `make test` does: cargo would compile much of it anew for one package. Notes where the programs are.
+compile() {
+    local tests=()
+    mapfile -t tests < <(printf -- '--test\n%s\n' "${suites[@]}")
+    programs=$(cd "$repo" && cargo test --workspace --no-run --message-format=json "${tests[@]}" |
+        sed -n 's/.*#ferrovirt-e2e@.*"kind":\["test"\].*"name":"\([^"]*\)".*"executable":"\([^"]*\)".*/\1=\2/p')
+    [ "$(wc -l <<<"$programs")" -ge "${#suites[@]}" ] || { printf 'not all suites were compiled:\n%s\n' "$programs"; return 1; }
+}
+
+run_suite() {
+    (cd "$repo/e2e" && FERROVIRT_TARGET=kubernetes "$(sed -n "s/^$1=//p" <<<"$programs")")
 }
 
 helm() {
@@ -83,7 +101,7 @@ load_images() {
         import_image "$from/$name.tar" || return 1
         ctr images tag --force "docker.io/library/$name:$old_version" "docker.io/library/$name:previous" >/dev/null 2>&1 || return 1
     done
-    "$here/load-image.sh" "$images"/ferrovirt.tar "$images"/ferrovirt-launcher.tar "$FERROVIRT_GUEST_DIR"/demo-guest.tar
+    "$here/load-image.sh" "$images"/ferrovirt.tar "$images"/ferrovirt-launcher{,-lxc}.tar "$FERROVIRT_GUEST_DIR"/demo-{guest,container}.tar
 }
 
 # Installs what was before, starts a VM, and upgrades: everything is replaced but the VM.
