@@ -508,20 +508,22 @@ fn broken_nodes_say_what_to_do(_: &Host) -> Result<()> {
     let host = Host::start_with(options)?;
     host.ferrovirt(&["image", "import", &container_archive()?.to_string_lossy()])?;
     let expected = "libvirt's LXC driver (libvirt-daemon-driver-lxc) is not installed";
+    for driver in [DEFAULT, container.name()] {
+        let label = format!("hypervisor.node.kubevirt.io/{driver}");
+        wait::until("the node to be probed", wait::SOON, || {
+            let nodes: Value = serde_json::from_str(&host.kubectl(&["get", "nodes", "-o", "json"])?)?;
+            let metadata = &nodes["items"][0]["metadata"];
+            let told =
+                [&metadata["labels"][&label], &metadata["annotations"][&label]].into_iter().any(Value::is_string);
+            Ok(if told { wait::Seen::Yes(()) } else { wait::Seen::Not(metadata.to_string()) })
+        })?;
+    }
     let name = name(container);
     host.apply(&machine(container))?;
     host.wait_status(&name, "ErrorUnschedulable")?;
     told(&host, &name, "HypervisorNotAvailable", expected)?;
 
     let machine = drivers().find(|driver| driver.name() == DEFAULT).context("no default driver")?;
-    let label = format!("hypervisor.node.kubevirt.io/{DEFAULT}");
-    wait::until("the node to be probed", wait::SOON, || {
-        let nodes: Value = serde_json::from_str(&host.kubectl(&["get", "nodes", "-o", "json"])?)?;
-        Ok(match nodes["items"][0]["metadata"]["labels"][&label].as_str() {
-            Some("true") => wait::Seen::Yes(()),
-            _ => wait::Seen::Not(nodes["items"][0]["metadata"]["annotations"].to_string()),
-        })
-    })?;
     host.change_usr("cp /bin/false /usr/sbin/new && mv /usr/sbin/new /usr/sbin/libvirtd")?;
     let name = self::name(machine);
     host.apply(&self::machine(machine))?;

@@ -34,6 +34,7 @@ pub(crate) const PVC_NOT_FOUND: &str = "FailedPvcNotFound";
 const NODE_GONE: &str = "NodeGone";
 /// Between two looks at what an instance waits for.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const LOOK_AT_NODES: Duration = Duration::from_secs(5);
 
 pub struct Observed<'a> {
     pub vmi: &'a VirtualMachineInstance,
@@ -180,8 +181,9 @@ fn with_pod(observed: &Observed<'_>, pod: &Pod, time: &Time, plan: &mut Plan) {
     }
     conditions::enter_phase(status, time, phase::SCHEDULING);
     copy_scheduled_condition(status, &pod_status.conditions.unwrap_or_default(), time);
-    if node.is_none() {
-        explain_hypervisor(observed, time, status, &mut plan.notes);
+    if node.is_none() && explain_hypervisor(observed, time, status, &mut plan.notes) {
+        // What nodes say of themselves changes without a word to the instance.
+        plan.requeue = Some(LOOK_AT_NODES);
     }
     let compute =
         pod_status.container_statuses.unwrap_or_default().into_iter().find(|c| c.name == names::COMPUTE_CONTAINER);
@@ -247,16 +249,16 @@ fn note_waiting(status: &mut VirtualMachineInstanceStatus, compute: Option<&Cont
     }
 }
 
-/// A pod whose hypervisor no node offers waits for a label that nobody knows; say what it stands for.
+/// A pod whose hypervisor no node offers waits for a label that nobody knows; say what it stands for. True if it is so.
 fn explain_hypervisor(
     observed: &Observed<'_>,
     time: &Time,
     status: &mut VirtualMachineInstanceStatus,
     notes: &mut Vec<Note>,
-) {
+) -> bool {
     let name = pod::hypervisor(observed.vmi);
     let Some(why) = observed.config.not_offered.get(name) else {
-        return;
+        return false;
     };
     let message = format!("no node can run the hypervisor {name}: {why}");
     let before = observed.vmi.status.conditions.iter().find(|condition| condition.type_ == POD_SCHEDULED);
@@ -264,6 +266,7 @@ fn explain_hypervisor(
         notes.push(Note::warning(HYPERVISOR_NOT_AVAILABLE, message.clone()));
     }
     conditions::set_vmi(&mut status.conditions, time, POD_SCHEDULED, false, HYPERVISOR_NOT_AVAILABLE, &message);
+    true
 }
 
 const POD_SCHEDULED: &str = "PodScheduled";

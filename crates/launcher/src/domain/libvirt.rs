@@ -106,7 +106,8 @@ impl LibvirtBackend {
         }
         match &*self.link.borrow() {
             Link::Up(connection) => Ok(connection.clone()),
-            Link::Down(why) | Link::Failed(why) => Err(DomainError::NoDaemon(why.clone())),
+            Link::Down(why) => Err(DomainError::NoDaemon(why.clone())),
+            Link::Failed(why) => Err(DomainError::DaemonFails(why.clone())),
         }
     }
 
@@ -191,6 +192,12 @@ impl Backend for LibvirtBackend {
         domain.create(how).await?;
         if let Some(console) = console {
             tokio::spawn(console.serve(self.clone()));
+        }
+        // libvirt hears of a container's reboot over a connection to the process that holds it. Now and then it has lost that
+        // before the container is up, and says nothing of it; a new daemon connects again.
+        if self.guest == Guest::Container && !is_heard(&read_sockets(), domain.name()) {
+            tracing::warn!("the daemon has lost its connection to the container; starting another one");
+            self.restart.notify_one();
         }
         // The machine runs; not knowing what libvirt chose must not fail it.
         let (virt_type, machine_type) = match domain.xml_desc().await {
@@ -415,4 +422,33 @@ fn translate(kind: EventKind) -> Option<DomainEvent> {
 
 fn name_of(name: &Mutex<Option<String>>) -> Option<String> {
     name.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// The unix sockets of this network namespace. Not knowing them is no reason for anything.
+fn read_sockets() -> String {
+    fs::read_to_string("/proc/self/net/unix").unwrap_or_default()
+}
+
+/// Whether somebody is connected to the process that holds a container. True if that cannot be told.
+fn is_heard(sockets: &str, name: &str) -> bool {
+    const LISTENS: &str = "01";
+    let own = format!("/lxc/{name}.sock");
+    let ours = sockets.lines().filter(|line| line.ends_with(&own));
+    let mut states = ours.filter_map(|line| line.split_whitespace().nth(5)).peekable();
+    states.peek().is_none() || states.any(|state| state != LISTENS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_that_nobody_listens_to_is_noticed() {
+        let listens = "0000: 00000002 00000000 00010000 0001 01 54 /run/libvirt/lxc/default_a.sock\n";
+        let connected = "0000: 00000003 00000000 00000000 0001 03 55 /run/libvirt/lxc/default_a.sock\n";
+        let other = "0000: 00000003 00000000 00000000 0001 03 56 /run/libvirt/libvirt-sock\n";
+        assert!(is_heard(&format!("{listens}{connected}{other}"), "default_a"));
+        assert!(!is_heard(&format!("{listens}{other}"), "default_a"));
+        assert!(is_heard(other, "default_a"), "a container without a socket is none of ours");
+    }
 }

@@ -88,11 +88,13 @@ pub enum Observed {
 pub enum DomainError {
     #[error("libvirt refused")]
     Libvirt(#[from] ferrovirt_libvirt::Error),
+    #[error("the libvirt daemon is not available: {0}")]
+    NoDaemon(String),
     #[error(
-        "the libvirt daemon is not available: {0}. The log of the launcher pod says more; its image needs libvirt with the \
+        "the libvirt daemon does not start: {0}. The log of the launcher pod says more; its image needs libvirt with the \
          driver of this hypervisor"
     )]
-    NoDaemon(String),
+    DaemonFails(String),
     #[error("there is no domain yet")]
     NoDomain,
     #[error("cannot serve the console")]
