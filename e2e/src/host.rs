@@ -475,6 +475,12 @@ fn archive(name: &str, script: &str) -> Result<PathBuf> {
     Ok(archive)
 }
 
+/// False if this machine has its IPv6 switched off; then its guests have none either.
+pub fn has_ipv6() -> bool {
+    let disabled = std::fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6");
+    !disabled.is_ok_and(|value| value.trim() != "0")
+}
+
 fn require_root() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!("tests with real guests need root: they make namespaces, taps and cgroups");

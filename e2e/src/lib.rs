@@ -24,5 +24,5 @@ pub mod tools;
 pub mod wait;
 
 pub use console::Console;
-pub use host::{Host, Options, container_archive};
+pub use host::{Host, Options, container_archive, has_ipv6};
 pub use suite::{Case, suite};

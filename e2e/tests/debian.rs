@@ -6,7 +6,7 @@ use std::{fs, process::Command, process::ExitCode, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use ferrovirt_e2e::{
-    Case, Host, Options, command, host, suite,
+    Case, Host, Options, command, has_ipv6, host, suite,
     tools::Virtctl,
     wait::{self, Seen},
 };
@@ -68,8 +68,7 @@ fn cloud_init_is_applied_and_its_key_opens_ssh(host: &Host) -> Result<()> {
 
 /// By DHCPv6, from the router's word that there is such a thing. It is reached by its pod's address, and finds names.
 fn guest_takes_its_ipv6_address(host: &Host) -> Result<()> {
-    let disabled = fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6");
-    if disabled.is_ok_and(|value| value.trim() != "0") {
+    if !has_ipv6() {
         println!("this machine has no IPv6, and neither have its guests");
         return Ok(());
     }

@@ -132,16 +132,8 @@ fn runs_beside_the_others(host: &Host) -> Result<()> {
     if host.cluster().is_none() {
         host.ferrovirt(&["image", "import", &container_archive()?.to_string_lossy()])?;
     }
-    let label = |driver: &dyn Hypervisor| format!("hypervisor.node.kubevirt.io/{}", driver.name());
     for driver in drivers() {
-        wait::until("the node to offer every hypervisor", wait::SOON, || {
-            let nodes: Value = serde_json::from_str(&host.kubectl(&["get", "nodes", "-o", "json"])?)?;
-            let metadata = &nodes["items"][0]["metadata"];
-            Ok(match metadata["labels"][label(driver)].as_str() {
-                Some("true") => wait::Seen::Yes(()),
-                _ => wait::Seen::Not(metadata["annotations"].to_string()),
-            })
-        })?;
+        wait_offered(host, driver)?;
     }
     for driver in drivers() {
         host.apply(&machine(driver))?;
@@ -150,6 +142,18 @@ fn runs_beside_the_others(host: &Host) -> Result<()> {
         host.wait_running(&name(driver))?;
     }
     Ok(())
+}
+
+fn wait_offered(host: &Host, driver: &dyn Hypervisor) -> Result<()> {
+    let label = format!("hypervisor.node.kubevirt.io/{}", driver.name());
+    wait::until("the node to offer the hypervisor", wait::SOON, || {
+        let nodes: Value = serde_json::from_str(&host.kubectl(&["get", "nodes", "-o", "json"])?)?;
+        let metadata = &nodes["items"][0]["metadata"];
+        Ok(match metadata["labels"][&label].as_str() {
+            Some("true") => wait::Seen::Yes(()),
+            _ => wait::Seen::Not(metadata["annotations"].to_string()),
+        })
+    })
 }
 
 fn pods_differ_where_the_table_says(host: &Host) -> Result<()> {
@@ -508,22 +512,13 @@ fn broken_nodes_say_what_to_do(_: &Host) -> Result<()> {
     let host = Host::start_with(options)?;
     host.ferrovirt(&["image", "import", &container_archive()?.to_string_lossy()])?;
     let expected = "libvirt's LXC driver (libvirt-daemon-driver-lxc) is not installed";
-    for driver in [DEFAULT, container.name()] {
-        let label = format!("hypervisor.node.kubevirt.io/{driver}");
-        wait::until("the node to be probed", wait::SOON, || {
-            let nodes: Value = serde_json::from_str(&host.kubectl(&["get", "nodes", "-o", "json"])?)?;
-            let metadata = &nodes["items"][0]["metadata"];
-            let told =
-                [&metadata["labels"][&label], &metadata["annotations"][&label]].into_iter().any(Value::is_string);
-            Ok(if told { wait::Seen::Yes(()) } else { wait::Seen::Not(metadata.to_string()) })
-        })?;
-    }
     let name = name(container);
     host.apply(&machine(container))?;
     host.wait_status(&name, "ErrorUnschedulable")?;
     told(&host, &name, "HypervisorNotAvailable", expected)?;
 
     let machine = drivers().find(|driver| driver.name() == DEFAULT).context("no default driver")?;
+    wait_offered(&host, machine)?;
     host.change_usr("cp /bin/false /usr/sbin/new && mv /usr/sbin/new /usr/sbin/libvirtd")?;
     let name = self::name(machine);
     host.apply(&self::machine(machine))?;
@@ -541,9 +536,11 @@ fn told(host: &Host, name: &str, reason: &str, message: &str) -> Result<()> {
     host.wait_for("vm", name, "a condition that says why", |vm| {
         vm["status"]["conditions"].as_array().is_some_and(|all| all.iter().any(says))
     })?;
-    let events: Value = serde_json::from_str(&host.kubectl(&["get", "events", "-o", "json"])?)?;
-    let events = events["items"].as_array().context("no events")?;
-    ensure!(events.iter().any(says), "no event says {message:?}");
+    wait::until("an event that says why", wait::SOON, || {
+        let events: Value = serde_json::from_str(&host.kubectl(&["get", "events", "-o", "json"])?)?;
+        let told = events["items"].as_array().context("no events")?.iter().any(says);
+        Ok(if told { wait::Seen::Yes(()) } else { wait::Seen::Not(events.to_string()) })
+    })?;
     let why = host.try_ferrovirt(&["why", name], "")?;
     ensure!(why.stdout.contains(message), "`ferrovirt why` says {}", why.stdout);
     Ok(())

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use ferrovirt_e2e::{Case, Console, Host, Options, command, manifest, servers::Web, suite, wait};
+use ferrovirt_e2e::{Case, Console, Host, Options, command, has_ipv6, manifest, servers::Web, suite, wait};
 use serde_json::{Value, json};
 
 const CASES: &[Case] = &[
@@ -74,8 +74,7 @@ fn neighbours_see_each_other(host: &Host) -> Result<()> {
 /// The router is advertised, a pod's address leads to its guest, and so does the name of a service that has no other
 /// family of addresses.
 fn guests_have_ipv6(host: &Host) -> Result<()> {
-    let disabled = fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6");
-    if disabled.is_ok_and(|value| value.trim() != "0") {
+    if !has_ipv6() {
         println!("this machine has no IPv6, and neither have its guests");
         return Ok(());
     }

@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ferrovirt_api::cdi::names;
 use futures::StreamExt;
@@ -11,7 +10,7 @@ use kube::runtime::{Controller, controller, watcher};
 use kube::{Api, ResourceExt};
 
 use crate::controller::{ASK, Context, Error, LATER, act, ask, phase_of, uuid_like};
-use crate::plan::{Bare, plan_bare, pod_name, waits_for_upload};
+use crate::plan::{Bare, is_bare, plan_bare, pod_name, waits_for_upload};
 
 pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()> + Send + Sync + 'static) {
     let claims = Api::<PersistentVolumeClaim>::all(context.client.clone());
@@ -30,8 +29,7 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()
 }
 
 async fn reconcile(claim: Arc<PersistentVolumeClaim>, context: Arc<Context>) -> Result<controller::Action, Error> {
-    let annotated = claim.annotations().contains_key(names::UPLOAD_REQUEST);
-    if !annotated || claim.owner_references().iter().any(|owner| owner.kind == "DataVolume") {
+    if !is_bare(&claim) {
         return Ok(controller::Action::await_change());
     }
     let namespace = claim.namespace().unwrap_or_default();
@@ -56,5 +54,5 @@ async fn reconcile(claim: Arc<PersistentVolumeClaim>, context: Arc<Context>) -> 
 fn on_error(claim: Arc<PersistentVolumeClaim>, error: &Error, _: Arc<Context>) -> controller::Action {
     let error = ferrovirt_api::chain(error);
     tracing::warn!(claim = claim.name_any(), error, "cannot make the claim ready for an upload");
-    controller::Action::requeue(LATER.max(Duration::from_secs(5)))
+    controller::Action::requeue(LATER)
 }

@@ -189,14 +189,18 @@ async fn abroad(context: &Context, volume: &DataVolume, servers: &Api<Pod>, acti
                 result => drop(result?),
             },
             Action::Hold(hold) => {
-                let mut finalizers = volume.finalizers().to_vec();
+                let namespace = volume.namespace().unwrap_or_default();
+                let volumes = Api::<DataVolume>::namespaced(context.client.clone(), &namespace);
+                // Others may have added theirs since, and the patch replaces them all.
+                let newest = volumes.get_opt(&volume.name_any()).await?;
+                let Some(newest) = newest.filter(|newest| newest.uid() == volume.uid()) else { continue };
+                let mut finalizers = newest.finalizers().to_vec();
                 finalizers.retain(|finalizer| finalizer != names::CLONE_FINALIZER);
                 if *hold {
                     finalizers.push(names::CLONE_FINALIZER.to_owned());
                 }
-                let namespace = volume.namespace().unwrap_or_default();
-                let volumes = Api::<DataVolume>::namespaced(context.client.clone(), &namespace);
-                let patch = json!({ "metadata": { "finalizers": finalizers } });
+                let patch =
+                    json!({ "metadata": { "resourceVersion": newest.resource_version(), "finalizers": finalizers } });
                 match volumes.patch(&volume.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
                     Err(kube::Error::Api(status)) if status.is_not_found() => {}
                     result => drop(result?),

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ferrovirt_api::chain;
 use ferrovirt_disks::clone::clone_file;
 use ferrovirt_disks::containerdisk::find_disk;
 use ferrovirt_disks::image::{FileSource, ImportError, Options, Target, import};
@@ -296,14 +297,4 @@ async fn answer(server: &Server, request: Request<Incoming>) -> Response<Body> {
     *response.status_mut() = told.code;
     response.headers_mut().extend(told.offset.map(|offset| (HeaderName::from_static(UPLOAD_OFFSET), offset.into())));
     response
-}
-
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        text = format!("{text}: {inner}");
-        source = inner.source();
-    }
-    text
 }

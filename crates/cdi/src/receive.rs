@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use ferrovirt_api::chain;
 use ferrovirt_disks::image::Source;
 use ferrovirt_fetch::web::Chunks;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE};
@@ -18,7 +19,6 @@ use hyper::body::Incoming;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
-use crate::importer::chain;
 use crate::job::UPLOAD_FILE;
 use crate::transfer::{Board, Place, fetch};
 

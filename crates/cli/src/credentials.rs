@@ -155,8 +155,8 @@ async fn create(arguments: &AddKeyArgs, vm: &VirtualMachine, secrets: &Api<Secre
 
 /// A merge replaces the whole list, so it must be the latest one; the controllers write to the VM at the same time.
 async fn add_credential(machines: &Api<VirtualMachine>, vm: &VirtualMachine, added: AccessCredential) -> Result<()> {
-    let mut latest = vm.clone();
-    for attempt in 1.. {
+    let (mut latest, mut attempts) = (vm.clone(), ATTEMPTS);
+    loop {
         let mut credentials =
             latest.spec.template.as_ref().map(|t| t.spec.access_credentials.clone()).unwrap_or_default();
         credentials.push(added.clone());
@@ -165,13 +165,13 @@ async fn add_credential(machines: &Api<VirtualMachine>, vm: &VirtualMachine, add
             "spec": { "template": { "spec": { "accessCredentials": credentials } } },
         });
         match machines.patch(&vm.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
-            Err(kube::Error::Api(status)) if status.code == 409 && attempt < ATTEMPTS => {
+            Err(kube::Error::Api(status)) if status.is_conflict() && attempts > 1 => {
                 latest = machines.get(&vm.name_any()).await?;
+                attempts -= 1;
             }
             done => return Ok(done.map(drop)?),
         }
     }
-    Ok(())
 }
 
 impl Common {

@@ -32,7 +32,8 @@ pub fn install(table: &str, pods: &[Net]) -> io::Result<()> {
 /// Somebody else may remove the rules, such as a firewall that is started anew. Puts them back until it is dropped.
 pub(crate) async fn keep(config: &Config) {
     let (table, pods) = (table_name(&config.instance), config.pod_networks());
-    let mut repair = tokio::time::interval(REPAIR);
+    // They were just written.
+    let mut repair = tokio::time::interval_at(tokio::time::Instant::now() + REPAIR, REPAIR);
     loop {
         repair.tick().await;
         if let Err(error) = install(&table, &pods) {

@@ -217,7 +217,10 @@ async fn serve(guest: UnixStream, mut newcomers: mpsc::Receiver<Newcomer>) {
                     }
                 }
                 Outward::Sent => {}
-                Outward::Gone => client.writer = None,
+                Outward::Gone => {
+                    client.writer = None;
+                    outbox.bytes.clear();
+                }
                 Outward::End => return client.finish(outbox.bytes),
             },
             open = inward(&mut client.reader, &mut to_guest, &mut typed) => if !open {
@@ -253,7 +256,7 @@ async fn outward(
             },
             None => from_guest.readable().await,
         };
-        outbox.bytes.reserve(CHUNK);
+        outbox.bytes.reserve(CHUNK.saturating_sub(outbox.bytes.len()));
         match ready.and_then(|()| from_guest.try_read_buf(&mut outbox.bytes)) {
             Ok(0) => return Outward::End,
             Ok(length) => return Outward::Read(length),

@@ -2,6 +2,8 @@
 
 pub const GROUP: &str = "cdi.kubevirt.io";
 pub const UPLOAD_GROUP: &str = "upload.cdi.kubevirt.io";
+/// Where the one CDIConfig is read.
+pub const CONFIG_PATH: &str = "/apis/cdi.kubevirt.io/v1beta1/cdiconfigs/config";
 
 /// On a claim: this DataVolume fills it, and nobody may use it before that is done.
 pub const POPULATED_FOR: &str = "cdi.kubevirt.io/storage.populatedFor";

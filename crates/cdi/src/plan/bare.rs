@@ -17,13 +17,17 @@ pub struct Bare<'a> {
     pub random: &'a str,
 }
 
+/// Is it one of those?
+pub fn is_bare(claim: &PersistentVolumeClaim) -> bool {
+    let mut owners = claim.metadata.owner_references.iter().flatten();
+    annotated(claim.metadata.annotations.as_ref(), names::UPLOAD_REQUEST).is_some()
+        && !owners.any(|owner| owner.kind == "DataVolume")
+}
+
 /// Is it one of those, and not filled yet?
 pub fn waits_for_upload(claim: &PersistentVolumeClaim) -> bool {
-    let annotations = claim.metadata.annotations.as_ref();
-    let owners = claim.metadata.owner_references.iter().flatten();
-    annotated(annotations, names::UPLOAD_REQUEST).is_some()
-        && annotated(annotations, names::POD_PHASE).is_none_or(|phase| phase != "Succeeded")
-        && !owners.into_iter().any(|owner| owner.kind == "DataVolume")
+    let phase = annotated(claim.metadata.annotations.as_ref(), names::POD_PHASE);
+    is_bare(claim) && phase.is_none_or(|phase| phase != "Succeeded")
 }
 
 pub fn plan_bare(observed: &Bare<'_>) -> Result<Vec<Action>, String> {

@@ -15,7 +15,7 @@ use ferrovirt_api::cdi::{DataVolume, DataVolumeSource, DataVolumeStatus, names, 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::jiff::Timestamp;
 
-pub use bare::{Bare, plan_bare, waits_for_upload};
+pub use bare::{Bare, is_bare, plan_bare, waits_for_upload};
 pub use foreign::{origin_namespace, server_name};
 pub use objects::pod_name;
 

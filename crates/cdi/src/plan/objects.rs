@@ -285,22 +285,19 @@ fn origin(observed: &Observed<'_>, source: &DataVolumeSource, parts: &mut Parts)
 }
 
 fn owner_claim(claim: &PersistentVolumeClaim) -> OwnerReference {
-    OwnerReference {
-        api_version: "v1".to_owned(),
-        kind: "PersistentVolumeClaim".to_owned(),
-        name: claim.metadata.name.clone().unwrap_or_default(),
-        uid: claim.metadata.uid.clone().unwrap_or_default(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-    }
+    owner_of("v1", "PersistentVolumeClaim", &claim.metadata)
 }
 
 fn owner(volume: &DataVolume) -> OwnerReference {
+    owner_of("cdi.kubevirt.io/v1beta1", "DataVolume", &volume.metadata)
+}
+
+fn owner_of(api_version: &str, kind: &str, metadata: &ObjectMeta) -> OwnerReference {
     OwnerReference {
-        api_version: "cdi.kubevirt.io/v1beta1".to_owned(),
-        kind: "DataVolume".to_owned(),
-        name: volume.metadata.name.clone().unwrap_or_default(),
-        uid: volume.metadata.uid.clone().unwrap_or_default(),
+        api_version: api_version.to_owned(),
+        kind: kind.to_owned(),
+        name: metadata.name.clone().unwrap_or_default(),
+        uid: metadata.uid.clone().unwrap_or_default(),
         controller: Some(true),
         block_owner_deletion: Some(true),
     }

@@ -31,7 +31,7 @@ impl NodeImages {
     /// The file, and what the CDIConfig says about insecure registries.
     async fn registries(&self) -> Result<Registries> {
         let registries = read_registries(self.registries.as_deref())?;
-        let request = http::Request::get("/apis/cdi.kubevirt.io/v1beta1/cdiconfigs/config").body(vec![])?;
+        let request = http::Request::get(ferrovirt_api::cdi::names::CONFIG_PATH).body(vec![])?;
         let config: serde_json::Value = self.client.request(request).await.unwrap_or_default();
         let insecure = config["spec"]["insecureRegistries"].as_array().into_iter().flatten();
         Ok(registries.with_insecure(insecure.filter_map(|host| host.as_str().map(str::to_owned))))

@@ -16,7 +16,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use ferrovirt_api::cdi::UploadTokenRequest;
+use ferrovirt_api::cdi::{UploadTokenRequest, names};
 use ferrovirt_cdi::job::{UPLOAD_FILE, UPLOAD_OFFSET};
 use ferrovirt_disks::digest::Digest;
 use futures::TryStreamExt;
@@ -230,7 +230,7 @@ fn name_of(path: &Path) -> Result<String> {
 }
 
 async fn proxy_url(client: &Client) -> Result<String> {
-    let request = Request::get("/apis/cdi.kubevirt.io/v1beta1/cdiconfigs/config").body(vec![])?;
+    let request = Request::get(names::CONFIG_PATH).body(vec![])?;
     let config: serde_json::Value = client.request(request).await.context("cannot read the CDIConfig")?;
     let url = config["spec"]["uploadProxyURLOverride"].as_str().or(config["status"]["uploadProxyURL"].as_str());
     let url = url.context("the CDIConfig does not say where uploads go; give --uploadproxy-url")?;
