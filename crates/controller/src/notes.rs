@@ -1,6 +1,9 @@
 //! Publishes what the plans note as Kubernetes events. Losing one never fails a reconcile.
 
-use ferrovirt_plan::{Note, NoteKind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use ferrovirt_plan::{Note, NoteKind, said::Said};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
     Client,
@@ -11,17 +14,23 @@ use kube::{
 pub(crate) struct Notes {
     client: Client,
     reporter: Reporter,
-    /// Remembers what it was told for some minutes and counts it instead of saying it again.
-    warnings: Recorder,
+    warnings: Arc<Mutex<Said>>,
 }
 
 impl Notes {
     pub(crate) fn new(client: Client, component: &str) -> Self {
         let reporter = Reporter { controller: component.into(), instance: None };
-        Self { warnings: Recorder::new(client.clone(), reporter.clone()), client, reporter }
+        Self { client, reporter, warnings: Arc::default() }
     }
 
     pub(crate) fn publish(&self, about: &ObjectReference, note: Note) {
+        // What a plan does it notes once; what fails it notes at every try.
+        if note.kind == NoteKind::Warning {
+            let mut said = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+            if !said.is_news(Instant::now(), about.uid.as_deref().unwrap_or_default(), note.reason, &note.message) {
+                return;
+            }
+        }
         let event = Event {
             type_: match note.kind {
                 NoteKind::Normal => EventType::Normal,
@@ -32,11 +41,7 @@ impl Notes {
             action: note.reason.into(),
             secondary: None,
         };
-        // What a plan does it notes once.
-        let recorder = match note.kind {
-            NoteKind::Normal => Recorder::new(self.client.clone(), self.reporter.clone()),
-            NoteKind::Warning => self.warnings.clone(),
-        };
+        let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
         let about = about.clone();
         tokio::spawn(async move {
             if let Err(error) = recorder.publish(&event, &about).await {

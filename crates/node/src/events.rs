@@ -1,6 +1,10 @@
 //! What the agent tells people about an instance, in upstream's words. Losing one harms nothing.
 
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
 use ferrovirt_api::v1::{VirtualMachineInstance, values::sync_event};
+use ferrovirt_plan::said::Said;
 use kube::{
     Client, Resource,
     runtime::events::{Event, EventType, Recorder, Reporter},
@@ -10,14 +14,13 @@ use kube::{
 pub(crate) struct Events {
     client: Client,
     reporter: Reporter,
-    /// Remembers what it was told for some minutes and counts it instead of saying it again.
-    warnings: Recorder,
+    warnings: Arc<Mutex<Said>>,
 }
 
 impl Events {
     pub(crate) fn new(client: Client, node: &str) -> Self {
         let reporter = Reporter { controller: "virt-handler".into(), instance: Some(node.into()) };
-        Self { warnings: Recorder::new(client.clone(), reporter.clone()), client, reporter }
+        Self { client, reporter, warnings: Arc::default() }
     }
 
     pub(crate) async fn created(&self, vmi: &VirtualMachineInstance) {
@@ -46,13 +49,16 @@ impl Events {
     }
 
     fn publish(&self, vmi: &VirtualMachineInstance, type_: EventType, reason: &str, message: &str) {
+        // What an instance does in its life it does once; what fails is tried again.
+        if type_ == EventType::Warning {
+            let mut said = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+            if !said.is_news(Instant::now(), vmi.metadata.uid.as_deref().unwrap_or_default(), reason, message) {
+                return;
+            }
+        }
         let event =
             Event { type_, reason: reason.into(), note: Some(message.into()), action: reason.into(), secondary: None };
-        // What an instance does in its life it does once.
-        let recorder = match type_ {
-            EventType::Normal => Recorder::new(self.client.clone(), self.reporter.clone()),
-            EventType::Warning => self.warnings.clone(),
-        };
+        let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
         // Nobody waits for an event, least of all the guest that it is about.
         let about = vmi.object_ref(&());
         tokio::spawn(async move {
