@@ -298,7 +298,7 @@ fn serve_demo(host: &Host, name: &str, limit: Option<&str>) -> Result<(Web, Stri
     Ok((web, base))
 }
 
-/// Ten machines, and a clone of one of their disks; the web server sends the image once.
+/// Ten machines, and two clones of such a disk, by an importer and by the storage; the web server sends the image once.
 fn an_image_is_transferred_once(host: &Host) -> Result<()> {
     let (web, base) = serve_demo(host, "once", None)?;
     let source = json!({ "http": { "url": format!("{base}/demo.qcow2") } });
@@ -325,7 +325,14 @@ fn an_image_is_transferred_once(host: &Host) -> Result<()> {
     host.apply(&volume("copy", json!({ "pvc": { "namespace": "default", "name": "first" } }), "100Mi"))?;
     succeeded(host, "copy")?;
     check_disk(host, "copy", &demo_disk()?)?;
-    host.kubectl(&["delete", "dv", "first", "copy"])?;
+    host.kubectl(&["annotate", "sc", "local", "--overwrite", "cdi.kubevirt.io/clone-strategy=csi-clone"])?;
+    host.apply(&volume("quick", json!({ "pvc": { "namespace": "default", "name": "first" } }), "120Mi"))?;
+    succeeded(host, "quick")?;
+    let claim = host.get("pvc", "quick")?;
+    ensure!(claim["spec"]["dataSource"]["name"] == "first", "the storage did not make the clone: {}", claim["spec"]);
+    check_disk(host, "quick", &demo_disk()?)?;
+    host.kubectl(&["annotate", "sc", "local", "--overwrite", "cdi.kubevirt.io/clone-strategy=copy"])?;
+    host.kubectl(&["delete", "dv", "first", "copy", "quick"])?;
     host.wait_gone("pvc", "first")
 }
 

@@ -9,6 +9,7 @@ use ferrovirt_fetch::http::{Client as HttpClient, Trust};
 use futures::{FutureExt, StreamExt};
 use http::HeaderMap;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
@@ -101,6 +102,10 @@ async fn reconcile(volume: Arc<DataVolume>, context: Arc<Context>) -> Result<con
         }
         None => (None, None),
     };
+    let classes = match (&claim, &origin) {
+        (None, Some(_)) => Api::<StorageClass>::all(context.client.clone()).list(&ListParams::default()).await?.items,
+        _ => vec![],
+    };
     let servers = Api::<Pod>::namespaced(context.client.clone(), &home);
     let server = match home == namespace {
         true => None,
@@ -118,6 +123,7 @@ async fn reconcile(volume: Arc<DataVolume>, context: Arc<Context>) -> Result<con
         pod: pod.as_ref(),
         origin: origin.as_ref(),
         origin_user: user.as_deref(),
+        classes: &classes,
         server: server.as_ref(),
         progress: progress.as_ref(),
         settings: &context.settings,

@@ -21,6 +21,10 @@ pub const PREPOPULATED: &str = "cdi.kubevirt.io/storage.prePopulated";
 /// On a DataVolume: do not delete it after success, upstream's default since garbage collection was dropped.
 pub const DELETE_AFTER_COMPLETION: &str = "cdi.kubevirt.io/storage.deleteAfterCompletion";
 
+/// On a StorageClass: how clones of its claims are made.
+pub const CLONE_STRATEGY: &str = "cdi.kubevirt.io/clone-strategy";
+/// The storage makes them, from a claim's `dataSource`.
+pub const CSI_CLONE: &str = "csi-clone";
 /// On a DataVolume: something was made in the namespace of the claim that it is a clone of.
 pub const CLONE_FINALIZER: &str = "cdi.kubevirt.io/cloneSource";
 
@@ -39,6 +43,7 @@ pub mod phase {
     pub const IMPORT_IN_PROGRESS: &str = "ImportInProgress";
     pub const CLONE_SCHEDULED: &str = "CloneScheduled";
     pub const CLONE_IN_PROGRESS: &str = "CloneInProgress";
+    pub const CSI_CLONE_IN_PROGRESS: &str = "CSICloneInProgress";
     pub const UPLOAD_SCHEDULED: &str = "UploadScheduled";
     pub const UPLOAD_READY: &str = "UploadReady";
     pub const SUCCEEDED: &str = "Succeeded";

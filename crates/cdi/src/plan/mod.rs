@@ -7,12 +7,14 @@
 //! ```
 
 mod bare;
+mod by_storage;
 mod foreign;
 mod objects;
 mod status;
 
 use ferrovirt_api::cdi::{DataVolume, DataVolumeSource, DataVolumeStatus, names, names::phase};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
 
 pub use bare::{Bare, is_bare, plan_bare, waits_for_upload};
@@ -33,6 +35,8 @@ pub struct Observed<'a> {
     pub origin: Option<&'a PersistentVolumeClaim>,
     /// A pod that uses the claim that is cloned.
     pub origin_user: Option<&'a str>,
+    /// Where the claim can be; empty if nothing is cloned.
+    pub classes: &'a [StorageClass],
     /// The pod that shows a claim of another namespace.
     pub server: Option<&'a Pod>,
     pub progress: Option<&'a Progress>,
@@ -110,6 +114,10 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
     };
     let Some(claim) = observed.claim else {
         match objects::claim(observed) {
+            Ok(Some(claim)) if by_storage::makes(&claim) && observed.origin_user.is_some() => {
+                in_use(observed, &mut plan);
+                return plan;
+            }
             Ok(Some(claim)) => plan.actions.push(Action::CreateClaim(Box::new(claim))),
             Ok(None) => {
                 status::wait(&mut plan.status, observed, phase::PENDING, "the claim to be cloned does not exist");
@@ -143,12 +151,13 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
 }
 
 fn transfer(observed: &Observed<'_>, source: &DataVolumeSource, claim: &PersistentVolumeClaim, plan: &mut Plan) {
+    if by_storage::makes(claim) {
+        return by_storage::follow(observed, claim, plan);
+    }
     let way = way(source);
     let Some(pod) = observed.pod else {
-        if let Some(user) = observed.origin_user {
-            let message = format!("the claim to be cloned is in use by pod {user:?}; stop it");
-            status::wait(&mut plan.status, observed, phase::CLONE_SCHEDULED, &message);
-            return;
+        if observed.origin_user.is_some() {
+            return in_use(observed, plan);
         }
         if let Some(actions) = foreign::prepare(observed) {
             plan.actions.extend(actions);
@@ -207,6 +216,12 @@ fn transfer(observed: &Observed<'_>, source: &DataVolumeSource, claim: &Persiste
             status::wait(&mut plan.status, observed, scheduled(way), &message);
         }
     }
+}
+
+fn in_use(observed: &Observed<'_>, plan: &mut Plan) {
+    let user = observed.origin_user.unwrap_or_default();
+    let message = format!("the claim to be cloned is in use by pod {user:?}; stop it");
+    status::wait(&mut plan.status, observed, phase::CLONE_SCHEDULED, &message);
 }
 
 fn mark(claim: &PersistentVolumeClaim, plan: &mut Plan, phase: &'static str, ready: bool) {

@@ -9,8 +9,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde_json::{Value, json};
 
-use super::Observed;
 use super::foreign::{origin_namespace, server_name, shown_by};
+use super::{Observed, by_storage};
 use crate::Settings;
 use crate::job::{self, From, Job, paths};
 
@@ -63,6 +63,7 @@ pub(super) fn claim(observed: &Observed<'_>) -> Result<Option<PersistentVolumeCl
         (None, None) => return Err("the size is missing: set resources.requests.storage".to_owned()),
         _ => {}
     }
+    spec.data_source = by_storage::data_source(observed, &spec);
     let mut annotations = volume.metadata.annotations.clone().unwrap_or_default();
     annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
     annotations.insert(names::CONTENT_TYPE.to_owned(), "kubevirt".to_owned());

@@ -22,13 +22,24 @@ struct World {
     claim: Option<PersistentVolumeClaim>,
     pod: Option<Pod>,
     origin: Option<PersistentVolumeClaim>,
+    user: Option<&'static str>,
+    classes: Vec<StorageClass>,
     server: Option<Pod>,
     progress: Option<Progress>,
 }
 
 impl World {
     fn new(source: Value) -> Self {
-        Self { volume: volume(source), claim: None, pod: None, origin: None, server: None, progress: None }
+        Self {
+            volume: volume(source),
+            claim: None,
+            pod: None,
+            origin: None,
+            user: None,
+            classes: vec![],
+            server: None,
+            progress: None,
+        }
     }
 
     fn plan(&self) -> Plan {
@@ -38,7 +49,8 @@ impl World {
             claim: self.claim.as_ref(),
             pod: self.pod.as_ref(),
             origin: self.origin.as_ref(),
-            origin_user: None,
+            origin_user: self.user,
+            classes: &self.classes,
             server: self.server.as_ref(),
             progress: self.progress.as_ref(),
             settings: &settings(),
@@ -181,6 +193,63 @@ fn a_clone_waits_for_its_origin_and_takes_its_size() {
     let pod = serde_json::to_value(world.pod.as_ref().unwrap()).unwrap();
     let mounted = pod["spec"]["volumes"].to_string();
     assert!(mounted.contains("\"golden\"") && mounted.contains("\"disk\""), "{mounted}");
+}
+
+#[test]
+fn a_storage_that_clones_is_left_to_it() {
+    let class = |name: &str, strategy: &str, mode: &str, default: bool| -> StorageClass {
+        let annotations = json!({
+            "cdi.kubevirt.io/clone-strategy": strategy,
+            "storageclass.kubernetes.io/is-default-class": default.to_string(),
+        });
+        serde_json::from_value(json!({
+            "metadata": { "name": name, "annotations": annotations }, "provisioner": "p", "volumeBindingMode": mode,
+        }))
+        .unwrap()
+    };
+    let classes = vec![
+        class("fast", "csi-clone", "Immediate", true),
+        class("slow", "copy", "Immediate", false),
+        class("late", "csi-clone", "WaitForFirstConsumer", false),
+    ];
+    let start = |wanted: Option<&str>, of_origin: &str, namespace: &str, mode: &str| {
+        let mut world = World::new(json!({ "pvc": { "namespace": namespace, "name": "golden" } }));
+        world.volume.spec.storage.as_mut().unwrap().storage_class_name = wanted.map(str::to_owned);
+        let spec = json!({
+            "storageClassName": of_origin, "volumeMode": mode, "resources": { "requests": { "storage": "1Gi" } },
+        });
+        let origin = json!({ "metadata": { "name": "golden", "namespace": namespace }, "spec": spec });
+        world.origin = Some(serde_json::from_value(origin).unwrap());
+        world.classes.clone_from(&classes);
+        world
+    };
+    for (wanted, of_origin, namespace, mode, by_storage) in [
+        (None, "fast", "a", "Filesystem", true),
+        (Some("fast"), "fast", "a", "Filesystem", true),
+        (Some("fast"), "fast", "a", "Block", false),
+        (Some("fast"), "fast", "b", "Filesystem", false),
+        (Some("fast"), "slow", "a", "Filesystem", false),
+        (Some("slow"), "slow", "a", "Filesystem", false),
+        (Some("late"), "late", "a", "Filesystem", false),
+        (Some("gone"), "gone", "a", "Filesystem", false),
+    ] {
+        let mut world = start(wanted, of_origin, namespace, mode);
+        world.step();
+        let claim = serde_json::to_value(world.claim.as_ref().unwrap()).unwrap();
+        let source = &claim["spec"]["dataSource"];
+        assert_eq!(source["name"] == "golden", by_storage, "{wanted:?} {of_origin} {namespace} {mode}");
+    }
+    let mut world = start(None, "fast", "a", "Filesystem");
+    world.user = Some("a-vm");
+    assert_eq!(world.step(), "CloneScheduled");
+    assert!(world.claim.is_none() && world.condition("Ready").2.contains("in use by pod \"a-vm\""));
+    world.user = None;
+    world.step();
+    assert_eq!(world.step(), "CSICloneInProgress");
+    assert!(world.pod.is_none());
+    world.claim.as_mut().unwrap().status = serde_json::from_value(json!({ "phase": "Bound" })).unwrap();
+    assert_eq!(world.step(), "Succeeded");
+    assert_eq!(world.condition("Ready").0, "True");
 }
 
 #[test]

@@ -2,11 +2,16 @@
 
 use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
+
+use ferrovirt_disks::clone::clone_file;
 
 /// Owner of volumes until a pod takes them, as KubeVirt's, so that a disk is usable at once.
 const OWNER: u32 = 107;
+const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+/// How the names of copies end that are not whole.
+const PARTIAL: &str = ".partial";
 /// The disk of a VM in a file system volume, by KubeVirt's convention.
 pub const DISK: &str = "disk.img";
 
@@ -57,6 +62,78 @@ pub fn make(directory: &Path, path: &Path, block: bool, bytes: u64) -> Result<()
         resize(path, bytes, true)?;
         fs::set_permissions(path, Permissions::from_mode(0o660)).map_err(fail("set the mode of", path))?;
         chown(path, Some(OWNER), Some(OWNER)).map_err(fail("hand over", path))?;
+    }
+    Ok(())
+}
+
+/// Whether files here can be copied by sharing their blocks.
+pub fn shares(directory: &Path) -> bool {
+    let probe = |name: &str| directory.join(format!(".{name}.probe"));
+    let (one, other) = (probe("one"), probe("other"));
+    let try_it = || {
+        fs::write(&one, [7; 4096])?;
+        let (source, target) = (File::open(&one)?, File::create(&other)?);
+        rustix::fs::ioctl_ficlone(&target, &source)?;
+        io::Result::Ok(())
+    };
+    let shared = try_it().is_ok();
+    let _ = fs::remove_file(one);
+    let _ = fs::remove_file(other);
+    shared
+}
+
+/// Makes the volume at `path` with what is in the volume at `like`. Until it is whole it has another name, so that one
+/// that is there is whole. Safe to repeat.
+pub fn copy(directory: &Path, like: &Path, path: &Path, block: bool, bytes: u64) -> Result<(), FilesError> {
+    let (from, own) = (volume_directory(directory, like)?, volume_directory(directory, path)?);
+    if own.exists() {
+        return Ok(());
+    }
+    let name = own.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let partial = directory.join(format!(".{name}{PARTIAL}"));
+    remove(directory, &partial)?;
+    let inner = path.strip_prefix(&own).unwrap_or(Path::new(""));
+    make(directory, &partial.join(inner), block, bytes)?;
+    copy_tree(&from, &partial)?;
+    grow(directory, &if block { partial.join(inner) } else { partial.clone() }, bytes)?;
+    fs::rename(&partial, &own).map_err(fail("finish", &own))
+}
+
+/// Removes what copies that never ended have left.
+pub fn sweep(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().ends_with(PARTIAL) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Directories, files and links, with their owners. Nothing is followed: what is in a volume belongs to its pods.
+fn copy_tree(from: &Path, to: &Path) -> Result<(), FilesError> {
+    for entry in fs::read_dir(from).map_err(fail("read", from))? {
+        let entry = entry.map_err(fail("read", from))?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        let about = fs::symlink_metadata(&source).map_err(fail("examine", &source))?;
+        if about.is_dir() {
+            fs::create_dir_all(&target).map_err(fail("create", &target))?;
+            copy_tree(&source, &target)?;
+        } else if about.is_symlink() {
+            let leads_to = fs::read_link(&source).map_err(fail("read", &source))?;
+            symlink(leads_to, &target).map_err(fail("create", &target))?;
+        } else if about.is_file() {
+            let file = File::options().read(true).custom_flags(NO_FOLLOW).open(&source);
+            let file = file.map_err(fail("open", &source))?;
+            let options = File::options().read(true).write(true).create(true).truncate(true).open(&target);
+            let copy = options.map_err(fail("create", &target))?;
+            clone_file(&file, &copy, |_| {}).map_err(fail("copy", &source))?;
+        } else {
+            continue;
+        }
+        if !about.is_symlink() {
+            let mode = Permissions::from_mode(about.permissions().mode());
+            fs::set_permissions(&target, mode).map_err(fail("set the mode of", &target))?;
+        }
+        lchown(&target, Some(about.uid()), Some(about.gid())).map_err(fail("hand over", &target))?;
     }
     Ok(())
 }
@@ -130,6 +207,42 @@ mod tests {
         }
         assert!(matches!(remove(home.path(), home.path()), Err(FilesError::Outside(_))));
         assert!(matches!(make(home.path(), &tree, false, u64::MAX), Err(FilesError::TooLarge { .. })));
+    }
+
+    #[test]
+    fn a_copy_has_everything_and_is_whole_or_not_there() {
+        let home = tempfile::tempdir().unwrap();
+        if !rustix::process::geteuid().is_root() {
+            return; // As above.
+        }
+        let (tree, copied) = (home.path().join("pvc-a"), home.path().join("pvc-b"));
+        make(home.path(), &tree, false, 4096).unwrap();
+        fs::write(tree.join(DISK), b"content").unwrap();
+        chown(tree.join(DISK), Some(107), Some(1000)).unwrap();
+        fs::create_dir(tree.join("more")).unwrap();
+        fs::write(tree.join("more/file"), b"x").unwrap();
+        symlink("/etc/passwd", tree.join("more/link")).unwrap();
+        // As a copy that was killed leaves it.
+        fs::create_dir(home.path().join(".pvc-b.partial")).unwrap();
+        fs::write(home.path().join(".pvc-b.partial/old"), b"x").unwrap();
+        copy(home.path(), &tree, &copied, false, 8192).unwrap();
+        let disk = fs::read(copied.join(DISK)).unwrap();
+        assert_eq!((&disk[..7], disk.len()), (&b"content"[..], 8192), "the disk grows with the claim");
+        assert_eq!(fs::metadata(copied.join(DISK)).unwrap().gid(), 1000);
+        assert_eq!(fs::read(copied.join("more/file")).unwrap(), b"x");
+        assert_eq!(fs::read_link(copied.join("more/link")).unwrap(), Path::new("/etc/passwd"));
+        assert!(!copied.join("old").exists());
+        fs::write(tree.join(DISK), b"changed").unwrap();
+        copy(home.path(), &tree, &copied, false, 8192).unwrap();
+        assert_eq!(&fs::read(copied.join(DISK)).unwrap()[..7], b"content", "once more changes nothing");
+        let (block, other) = (home.path().join("pvc-c/block.img"), home.path().join("pvc-d/block.img"));
+        make(home.path(), &block, true, 4096).unwrap();
+        fs::write(&block, b"block").unwrap();
+        copy(home.path(), &block, &other, true, 4096).unwrap();
+        assert_eq!(&fs::read(&other).unwrap()[..5], b"block");
+        fs::create_dir(home.path().join(".pvc-e.partial")).unwrap();
+        sweep(home.path());
+        assert!(!home.path().join(".pvc-e.partial").exists() && other.exists());
     }
 
     #[test]

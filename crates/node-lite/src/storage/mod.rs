@@ -25,6 +25,8 @@ use tokio::sync::Notify;
 pub use plan::{ClaimState, Key, PROVISIONER};
 pub use usage::{Usage, usage};
 
+use ferrovirt_api::cdi::names::{CLONE_STRATEGY, CSI_CLONE};
+
 use crate::Config;
 use crate::events::{Events, Severity};
 use files::{FilesError, Space};
@@ -169,6 +171,16 @@ struct Storage {
     volumes: Store<PersistentVolume>,
     classes: Store<StorageClass>,
     shared: Arc<Claims>,
+    /// Whether a copy takes no time.
+    shares: bool,
+    /// Claims whose files are being copied byte by byte, beside everything else.
+    copying: Arc<Mutex<HashMap<Key, Copying>>>,
+}
+
+enum Copying {
+    Going,
+    Done,
+    Failed(FilesError),
 }
 
 /// Cares for claims until it is dropped.
@@ -187,8 +199,19 @@ pub(crate) async fn run(client: kube::Client, config: &Config, events: Events, s
         pin!(watcher(Api::<PersistentVolume>::all(client.clone()), any()).default_backoff().reflect(volume_writer));
     let mut class_events =
         pin!(watcher(Api::<StorageClass>::all(client.clone()), any()).default_backoff().reflect(class_writer));
-    let storage =
-        Storage { client, events, node: config.node_name.clone(), directory, claims, volumes, classes, shared };
+    files::sweep(&directory);
+    let storage = Storage {
+        client,
+        events,
+        node: config.node_name.clone(),
+        shares: files::shares(&directory),
+        directory,
+        claims,
+        volumes,
+        classes,
+        shared,
+        copying: Arc::default(),
+    };
     let ready = async {
         let _ = storage.claims.wait_until_ready().await;
         let _ = storage.volumes.wait_until_ready().await;
@@ -199,7 +222,10 @@ pub(crate) async fn run(client: kube::Client, config: &Config, events: Events, s
     let mut tick = tokio::time::interval(TICK);
     loop {
         tokio::select! {
-            () = &mut ready, if !synced => synced = true,
+            () = &mut ready, if !synced => {
+                synced = true;
+                storage.say_what_it_can().await;
+            }
             event = claim_events.next() => if event.is_none() { return },
             event = volume_events.next() => if event.is_none() { return },
             event = class_events.next() => if event.is_none() { return },
@@ -247,13 +273,21 @@ impl Storage {
                 patch_one(&api, &key.1, patch, *status).await
             }
             Action::PatchVolume { name, patch, status } => patch_one(&all, name, patch, *status).await,
-            Action::Provision { key, volume } => {
+            Action::Provision { key, volume, like } => {
                 let spec = volume.spec.clone().unwrap_or_default();
                 let path = spec.local.map(|local| PathBuf::from(local.path)).unwrap_or_default();
                 let bytes = plan::storage_bytes(spec.capacity.as_ref()).unwrap_or_default();
                 let block = spec.volume_mode.as_deref() == Some("Block");
                 let directory = self.directory.clone();
-                blocking(move || files::make(&directory, &path, block, bytes)).await?;
+                match like.clone() {
+                    None => blocking(move || files::make(&directory, &path, block, bytes)).await?,
+                    Some(like) => {
+                        let work = move || files::copy(&directory, &like, &path, block, bytes);
+                        if !self.copied(key, work).await? {
+                            return Ok(());
+                        }
+                    }
+                }
                 match all.create(&PostParams::default(), volume).await {
                     Err(kube::Error::Api(status)) if status.is_already_exists() => return Ok(()),
                     result => drop(result?),
@@ -284,6 +318,61 @@ impl Storage {
                 let severity = if *reason == "WaitForFirstConsumer" { Severity::Normal } else { Severity::Warning };
                 self.say(claims, key, severity, reason, message);
                 Ok(())
+            }
+        }
+    }
+
+    /// Does what makes a copy: at once if it takes no time, else beside everything else, and the next look finds it. Says
+    /// whether it is there.
+    async fn copied(
+        &self,
+        key: &Key,
+        work: impl FnOnce() -> Result<(), FilesError> + Send + 'static,
+    ) -> Result<bool, FilesError> {
+        if self.shares {
+            return blocking(work).await.map(|()| true);
+        }
+        {
+            let mut copying = self.copying.lock().unwrap_or_else(PoisonError::into_inner);
+            match copying.remove(key) {
+                Some(Copying::Failed(error)) => return Err(error),
+                Some(Copying::Going) => {
+                    copying.insert(key.clone(), Copying::Going);
+                    return Ok(false);
+                }
+                Some(Copying::Done) => return Ok(true),
+                None => drop(copying.insert(key.clone(), Copying::Going)),
+            }
+        }
+        let (copying, shared, key) = (self.copying.clone(), self.shared.clone(), key.clone());
+        tokio::spawn(async move {
+            let result = blocking(work).await;
+            let mut copying = copying.lock().unwrap_or_else(PoisonError::into_inner);
+            match result {
+                Ok(()) => drop(copying.insert(key, Copying::Done)),
+                Err(error) => drop(copying.insert(key, Copying::Failed(error))),
+            }
+            shared.users_changed.notify_one();
+        });
+        Ok(false)
+    }
+
+    /// Whoever wants a clone of one of our volumes looks at the class for how to get it.
+    async fn say_what_it_can(&self) {
+        if !self.shares {
+            return;
+        }
+        let classes = Api::<StorageClass>::all(self.client.clone());
+        for class in self.classes.state() {
+            let annotations = class.metadata.annotations.as_ref();
+            let said = annotations.is_some_and(|annotations| annotations.contains_key(CLONE_STRATEGY));
+            let at_once = class.volume_binding_mode.as_deref() != Some("WaitForFirstConsumer");
+            if class.provisioner == PROVISIONER && at_once && !said {
+                let patch = json!({ "metadata": { "annotations": { CLONE_STRATEGY: CSI_CLONE } } });
+                let name = class.metadata.name.as_deref().unwrap_or_default();
+                if let Err(error) = patch_one(&classes, name, &patch, false).await {
+                    tracing::warn!(error = ferrovirt_api::chain(&error), class = name, "cannot say how to clone");
+                }
             }
         }
     }

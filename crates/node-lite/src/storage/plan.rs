@@ -9,7 +9,7 @@
 //! ```
 
 use std::collections::{BTreeMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ferrovirt_api::Quantity;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec};
@@ -48,10 +48,11 @@ pub enum Action {
         patch: Value,
         status: bool,
     },
-    /// Make the files of a new volume, then the volume.
+    /// Make the files of a new volume, as copies of another one's if there is one to be cloned, then the volume.
     Provision {
         key: Key,
         volume: Box<PersistentVolume>,
+        like: Option<PathBuf>,
     },
     /// The claim grew: so do its files, then the volume's capacity.
     Grow {
@@ -237,8 +238,59 @@ fn unbound(
         actions.push(Action::Say { key, reason: "WaitForFirstConsumer", message });
         return;
     }
+    let like = match cloned(world, claim, spec) {
+        Ok(like) => like,
+        Err(message) => return actions.push(Action::Say { key, reason: "ProvisioningFailed", message }),
+    };
     let volume = Box::new(new_volume(claim, spec, class, directory, world.node));
-    actions.push(Action::Provision { key, volume });
+    actions.push(Action::Provision { key, volume, like });
+}
+
+/// Where the files are that a claim wants to begin with: those of the claim that its `dataSource` names.
+fn cloned(
+    world: &World<'_>,
+    claim: &PersistentVolumeClaim,
+    spec: &PersistentVolumeClaimSpec,
+) -> Result<Option<PathBuf>, String> {
+    let source = spec.data_source.as_ref().map(|source| (&source.api_group, &source.kind, &source.name));
+    let wanted = spec.data_source_ref.as_ref().map(|source| (&source.api_group, &source.kind, &source.name));
+    let Some((group, kind, name)) = source.or(wanted) else { return Ok(None) };
+    if kind != "PersistentVolumeClaim" || group.as_deref().is_some_and(|group| !group.is_empty()) {
+        return Err(format!("spec.dataSource is a {kind}; this storage clones claims only"));
+    }
+    let own = key_of(claim).0;
+    let home = spec.data_source_ref.as_ref().and_then(|source| source.namespace.clone());
+    if home.is_some_and(|home| home != own) {
+        return Err("spec.dataSourceRef.namespace is another namespace, which this storage does not allow".to_owned());
+    }
+    let key = (own, name.clone());
+    let origin = world.claims.iter().find(|claim| key_of(claim) == key);
+    let origin = origin.ok_or_else(|| format!("persistentvolumeclaim {name:?}, which is to be cloned, not found"))?;
+    let origin_spec = spec_of(origin);
+    let volume = world.volumes.iter().find(|volume| volume.metadata.name == origin_spec.volume_name);
+    let volume = volume.filter(|volume| claimed_by(volume, origin));
+    let volume =
+        volume.ok_or_else(|| format!("persistentvolumeclaim {name:?}, which is to be cloned, is not bound"))?;
+    let volume_spec = volume.spec.clone().unwrap_or_default();
+    let (have, asked) = (
+        storage_bytes(volume_spec.capacity.as_ref()),
+        storage_bytes(spec.resources.as_ref().and_then(|resources| resources.requests.as_ref())),
+    );
+    if !is_ours(volume) {
+        return Err(format!("persistentvolumeclaim {name:?}, which is to be cloned, is on another storage"));
+    }
+    if is_block(&origin_spec) != is_block(spec) {
+        return Err(format!("persistentvolumeclaim {name:?}, which is to be cloned, has another volumeMode"));
+    }
+    if asked < have {
+        return Err(format!("persistentvolumeclaim {name:?}, which is to be cloned, is larger than this one"));
+    }
+    if world.used.contains(&key) {
+        return Err(format!(
+            "persistentvolumeclaim {name:?}, which is to be cloned, is in use: stop the pod that has it"
+        ));
+    }
+    Ok(volume_spec.local.map(|local| PathBuf::from(local.path)))
 }
 
 fn plan_volume(world: &World<'_>, volume: &PersistentVolume, actions: &mut Vec<Action>) {

@@ -55,10 +55,11 @@ fn line(action: &Action) -> String {
         Action::PatchVolume { name, patch, status } => {
             format!("volume {name}{} {patch}", if *status { "/status" } else { "" })
         }
-        Action::Provision { key, volume } => {
+        Action::Provision { key, volume, like } => {
             let spec = volume.spec.as_ref().unwrap();
             let path = &spec.local.as_ref().unwrap().path;
-            format!("provision {} {path} {}", key.1, spec.capacity.as_ref().unwrap()["storage"].0)
+            let like = like.as_ref().map(|like| format!(" like {}", like.display())).unwrap_or_default();
+            format!("provision {} {path} {}{like}", key.1, spec.capacity.as_ref().unwrap()["storage"].0)
         }
         Action::Grow { volume, bytes, .. } => format!("grow {volume} {bytes}"),
         Action::Reclaim { volume } => format!("reclaim {volume}"),
@@ -130,6 +131,47 @@ fn a_claim_goes_from_new_to_bound() {
 fn a_block_claim_is_one_file() {
     let block = claim(json!({ "spec": { "volumeMode": "Block" } }));
     check(&[block], &[], &[], &["provision data /v/pvc-u1/block.img 1Gi"]);
+}
+
+#[test]
+fn a_clone_begins_with_the_files_of_its_source() {
+    let source = json!({ "kind": "PersistentVolumeClaim", "name": "golden" });
+    let golden = claim(json!({
+        "metadata": { "name": "golden", "uid": "g" }, "spec": { "volumeName": "pvc-g" },
+        "status": { "phase": "Bound", "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteOnce"] },
+    }));
+    let mut volume = provisioned(&claim(json!({ "metadata": { "name": "golden", "uid": "g" } })));
+    volume.status.get_or_insert_default().phase = Some("Bound".to_owned());
+    let volumes = [Arc::new(volume)];
+    let clone = |patch: Value| {
+        let mut wanted = json!({ "spec": { "dataSource": source } });
+        merge(&mut wanted, patch);
+        claim(wanted)
+    };
+    let made = "provision data /v/pvc-u1 1Gi like /v/pvc-g";
+    check(&[golden.clone(), clone(json!({}))], &volumes, &[], &[made]);
+    let by_reference = json!({ "spec": { "dataSource": null, "dataSourceRef": source } });
+    check(&[golden.clone(), clone(by_reference)], &volumes, &[], &[made]);
+    check(&[golden.clone(), clone(json!({}))], &volumes, &["golden"], &["say data ProvisioningFailed"]);
+    check(&[clone(json!({}))], &[], &[], &["say data ProvisioningFailed"]);
+    for (wrong, why) in [
+        (
+            json!({ "spec": { "dataSource": { "kind": "VolumeSnapshot", "apiGroup": "snapshot.storage.k8s.io" } } }),
+            "kind",
+        ),
+        (json!({ "spec": { "volumeMode": "Block" } }), "mode"),
+        (json!({ "spec": { "resources": { "requests": { "storage": "1Mi" } } } }), "size"),
+        (
+            json!({ "spec": { "dataSourceRef": { "kind": "PersistentVolumeClaim", "name": "golden", "namespace": "b" } } }),
+            "namespace",
+        ),
+    ] {
+        let all = [golden.clone(), clone(wrong)];
+        let used = HashSet::new();
+        let world = World { claims: &all, volumes: &volumes, classes: &classes(), used: &used, node: "n1" };
+        let actions: Vec<String> = plan(&world, Path::new("/v")).iter().map(line).collect();
+        assert_eq!(actions, ["say data ProvisioningFailed"], "{why}");
+    }
 }
 
 #[test]
