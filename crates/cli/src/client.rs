@@ -14,19 +14,22 @@ use kube::{
 
 use crate::up::paths::{DEFAULT_DATA_DIR, Paths};
 
+/// Which cluster is meant is the same question for every command; what the command is about comes first.
+const HEADING: &str = "Which cluster";
+
 #[derive(Args, Clone, Default)]
 pub struct ClientArgs {
     /// Kubeconfig file [default: $KUBECONFIG, then the pod's service account, then the host's own, then ~/.kube/config]
-    #[arg(long)]
+    #[arg(long, help_heading = HEADING)]
     pub kubeconfig: Option<PathBuf>,
     /// Use the host with this data directory
-    #[arg(long, env = "FERROVIRT_DATA_DIR")]
+    #[arg(long, env = "FERROVIRT_DATA_DIR", hide_env_values = true, help_heading = HEADING)]
     pub data_dir: Option<PathBuf>,
     /// Context of the kubeconfig [default: the current one]
-    #[arg(long)]
+    #[arg(long, help_heading = HEADING)]
     pub context: Option<String>,
     /// Namespace [default: the one of the kubeconfig]
-    #[arg(short, long)]
+    #[arg(short, long, help_heading = HEADING)]
     pub namespace: Option<String>,
 }
 

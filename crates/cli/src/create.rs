@@ -20,6 +20,7 @@ pub struct VmArgs {
     /// Name of the VM [default: a random one]
     #[arg(long)]
     name: Option<String>,
+    /// Namespace in the manifest [default: none, the one it is applied to]
     #[arg(short, long)]
     namespace: Option<String>,
     /// Always, Halted, Manual, RerunOnFailure or Once
@@ -94,6 +95,7 @@ pub struct VmArgs {
     /// Network data of cloud-init, in base64
     #[arg(long)]
     cloud_init_network_data: Option<String>,
+    /// How to print
     #[arg(short, long, value_enum, default_value = "yaml")]
     output: Format,
 }

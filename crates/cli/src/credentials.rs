@@ -55,6 +55,7 @@ pub struct AddKeyArgs {
 pub struct PasswordArgs {
     #[command(flatten)]
     common: Common,
+    /// The password; other users of this machine can see it while the command runs
     #[arg(short, long)]
     password: String,
 }

@@ -32,6 +32,7 @@ pub struct ExposeArgs {
     /// Name of the port
     #[arg(long)]
     port_name: Option<String>,
+    /// Protocol of the port
     #[arg(long, value_enum, ignore_case = true, default_value = "tcp")]
     protocol: Protocol,
     /// Kind of Service

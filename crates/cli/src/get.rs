@@ -28,6 +28,7 @@ pub struct GetArgs {
     /// Label selector
     #[arg(short = 'l', long)]
     selector: Option<String>,
+    /// How to print [default: a table]
     #[arg(short, long, value_enum)]
     output: Option<Output>,
 }

@@ -20,6 +20,7 @@ pub struct HypervisorsArgs {
     /// Do not ask a cluster which of its nodes can run them
     #[arg(long)]
     offline: bool,
+    /// How to print
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }

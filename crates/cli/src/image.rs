@@ -20,6 +20,7 @@ pub enum ImageCommand {
 
 #[derive(Args)]
 pub struct ImportArgs {
+    /// The archive
     file: PathBuf,
     /// Name of the image [default: the one in the archive]
     #[arg(long)]
@@ -30,6 +31,7 @@ pub struct ImportArgs {
 
 #[derive(Args)]
 pub struct RemoveArgs {
+    /// Name of the image, as `list` prints it
     name: String,
     #[command(flatten)]
     host: HostArgs,

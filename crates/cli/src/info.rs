@@ -34,6 +34,7 @@ pub struct VersionArgs {
     /// Only this program's version
     #[arg(short = 'c', long = "client", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
     client_only: bool,
+    /// How to print [default: lines]
     #[arg(short, long, value_enum)]
     output: Option<Format>,
 }
@@ -71,6 +72,7 @@ pub struct ExpandArgs {
     /// A VM in a file, `-` for standard input
     #[arg(short, long)]
     file: Option<String>,
+    /// How to print
     #[arg(short, long, value_enum, default_value = "yaml")]
     output: Format,
 }
@@ -105,6 +107,7 @@ fn read_yaml(file: &str) -> Result<Value> {
 pub struct DevicesArgs {
     #[command(flatten)]
     client: ClientArgs,
+    /// How to print [default: lists]
     #[arg(short, long, value_enum)]
     output: Option<Format>,
 }
@@ -158,16 +161,22 @@ pub struct VerbosityArgs {
     /// Back to the default (2) for all but the components named
     #[arg(long)]
     reset: bool,
+    /// All components: show the level, or set it
     #[arg(long, num_args = 0..=1, require_equals = true, value_parser = clap::value_parser!(u8).range(0..=9))]
     all: Option<Option<u8>>,
+    /// The webhooks and subresources: show the level, or set it
     #[arg(long, num_args = 0..=1, require_equals = true, value_parser = clap::value_parser!(u8).range(0..=9))]
     virt_api: Option<Option<u8>>,
+    /// The controllers: show the level, or set it
     #[arg(long, num_args = 0..=1, require_equals = true, value_parser = clap::value_parser!(u8).range(0..=9))]
     virt_controller: Option<Option<u8>>,
+    /// The node agents: show the level, or set it
     #[arg(long, num_args = 0..=1, require_equals = true, value_parser = clap::value_parser!(u8).range(0..=9))]
     virt_handler: Option<Option<u8>>,
+    /// The launchers of new VMs: show the level, or set it
     #[arg(long, num_args = 0..=1, require_equals = true, value_parser = clap::value_parser!(u8).range(0..=9))]
     virt_launcher: Option<Option<u8>>,
+    /// Accepted as upstream; there is no such component here
     #[arg(long, num_args = 0..=1, require_equals = true, value_parser = clap::value_parser!(u8).range(0..=9))]
     virt_operator: Option<Option<u8>>,
 }
@@ -250,6 +259,7 @@ fn verbosity(
 
 #[derive(Args)]
 pub struct CompletionArgs {
+    /// The shell
     shell: clap_complete::Shell,
 }
 

@@ -19,6 +19,7 @@ mod exit;
 mod expose;
 mod get;
 mod guest;
+mod help;
 mod hypervisors;
 mod image;
 mod info;
@@ -44,11 +45,11 @@ mod why;
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 /// Virtual machines as Kubernetes objects.
 #[derive(Parser)]
-#[command(name = "ferrovirt", version, propagate_version = true, arg_required_else_help = true)]
+#[command(name = "ferrovirt", version, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -187,7 +188,8 @@ fn main() -> ExitCode {
     }
     ferrovirt_store::heap::share();
     persona::set(persona::of(arguments.first()));
-    let cli = Cli::parse_from(persona::reorder(arguments));
+    let matches = help::dressed(Cli::command()).get_matches_from(persona::reorder(arguments));
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => exit::report(&error),

@@ -29,8 +29,10 @@ pub struct RunArgs {
     /// Name of the VM [default: from the image]
     #[arg(long)]
     name: Option<String>,
+    /// Memory of the guest
     #[arg(long, default_value = "1Gi")]
     memory: String,
+    /// CPUs of the guest
     #[arg(long, default_value_t = 1)]
     cpus: u32,
     /// Size of the disk

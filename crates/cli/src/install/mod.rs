@@ -33,6 +33,7 @@ struct Choices {
     /// Image of the pods that run VMs
     #[arg(long)]
     launcher_image: Option<String>,
+    /// When nodes pull the images
     #[arg(long, value_parser = ["Always", "IfNotPresent", "Never"])]
     image_pull_policy: Option<String>,
     /// Processes of virt-api and of virt-controller

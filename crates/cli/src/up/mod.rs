@@ -67,6 +67,7 @@ pub struct UpArgs {
     /// Bearer tokens for users, one a line: token,user,uid,"group1,group2"
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// How the host writes its log
     #[arg(long, value_enum, default_value = "text")]
     log_format: logging::LogFormat,
     /// How long the certificates of this host hold, such as 8760h; they are renewed in time, without a restart

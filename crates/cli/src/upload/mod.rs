@@ -25,11 +25,13 @@ pub struct ImageUploadArgs {
     /// Size of the disk, such as 10Gi
     #[arg(long)]
     size: Option<String>,
+    /// Storage class of the new volume [default: the cluster's]
     #[arg(long)]
     storage_class: Option<String>,
     /// `filesystem` or `block`
     #[arg(long)]
     volume_mode: Option<String>,
+    /// How nodes may use the new volume, such as ReadWriteOnce
     #[arg(long)]
     access_mode: Option<String>,
     /// Fill a DataVolume or a claim that exists

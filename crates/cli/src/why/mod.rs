@@ -28,6 +28,7 @@ pub struct WhyArgs {
     words: Vec<String>,
     #[command(flatten)]
     client: ClientArgs,
+    /// How to print [default: sentences]
     #[arg(short, long, value_enum)]
     output: Option<Format>,
 }
