@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::mutation::{Random, mutate, rounds};
 use crate::support::{Client, Server, widgets};
+use crate::tokens::with_key;
 
 /// A path or a header can only hold some characters; the rest is written in hexadecimal.
 fn printable(bytes: &[u8]) -> String {
@@ -78,7 +79,7 @@ async fn seeds(admin: &Client) -> Vec<Seed> {
 
 #[tokio::test]
 async fn no_bytes_make_the_server_stumble() {
-    let server = Server::start().await;
+    let server = Server::start_with(with_key()).await;
     let admin = server.admin();
     admin.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &widgets()).await.expect(201);
     let seeds = seeds(&admin).await;
