@@ -131,28 +131,34 @@ pub async fn watch(user: &Access, plan: Plan) -> Result<Duration> {
     let origin = Instant::now();
     let barrier = Arc::new(Barrier::new(plan.watchers + 1));
     let mut tasks = Vec::new();
+    // Only what is new: some servers put objects into a namespace by themselves.
+    let (_, list) = Client::connect(user).await?.request("GET", WATCHED, None).await?;
+    let list: Value = serde_json::from_slice(&list)?;
+    let revision = list["metadata"]["resourceVersion"].as_str().context("the list has no revision")?;
+    let path = format!("{WATCHED}?watch=1&resourceVersion={revision}");
     for _ in 0..plan.watchers {
         let client = Client::connect(user).await?;
-        let barrier = barrier.clone();
+        let (barrier, path) = (barrier.clone(), path.clone());
         tasks.push(tokio::spawn(async move {
-            let response = client.send("GET", &format!("{WATCHED}?watch=1"), None).await?;
+            let response = client.send("GET", &path, None).await?;
             ensure!(response.status().is_success(), "the watch was answered with {}", response.status());
             let mut body = response.into_body();
             barrier.wait().await;
-            let mut times = Vec::with_capacity(plan.watched);
-            let mut rest = Vec::new();
-            while times.len() < plan.watched {
-                let frame = tokio::time::timeout(SILENCE, body.frame()).await.context("a watcher hears nothing")?;
-                let frame = frame.context("a watch ended")??;
-                let now = origin.elapsed();
-                rest.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
-                while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
-                    let sent = sent_at(&rest[..end]);
-                    rest.drain(..=end);
-                    times.extend(sent.map(|at| now.saturating_sub(Duration::from_nanos(at))));
+            let mut heard = Vec::with_capacity(2 * plan.watched);
+            let mut ends = 0;
+            let all = async {
+                while ends < plan.watched {
+                    let frame = body.frame().await.context("a watch ended")??;
+                    let data = frame.into_data().unwrap_or_default();
+                    // An event is one line.
+                    ends += usize::from(data.ends_with(b"\n"));
+                    heard.push((origin.elapsed(), data));
                 }
-            }
-            anyhow::Ok(times)
+                anyhow::Ok(())
+            };
+            let limit = SILENCE + plan.pause * u32::try_from(plan.watched)?;
+            tokio::time::timeout(limit, all).await.context("a watcher hears nothing")??;
+            anyhow::Ok(heard)
         }));
     }
     barrier.wait().await;
@@ -164,12 +170,28 @@ pub async fn watch(user: &Access, plan: Plan) -> Result<Duration> {
     }
     let mut times = Vec::new();
     for task in tasks {
-        times.extend(task.await??);
+        times.extend(delays(&task.await??));
     }
+    ensure!(times.len() == plan.watchers * plan.watched, "{} events came", times.len());
     percentile(&mut times, 99)
 }
 
-/// What an event says of when it was sent. Not parsed: the watchers share the processors with the server that is measured.
+/// From the pieces that a watcher heard and when: how long each event was on its way. Only afterwards, for the watchers share
+/// the processors with the server that is measured.
+fn delays(heard: &[(Duration, Bytes)]) -> Vec<Duration> {
+    let (mut delays, mut rest) = (Vec::new(), Vec::new());
+    for (now, data) in heard {
+        rest.extend_from_slice(data);
+        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+            let sent = sent_at(&rest[..end]);
+            rest.drain(..=end);
+            delays.extend(sent.map(|at| now.saturating_sub(Duration::from_nanos(at))));
+        }
+    }
+    delays
+}
+
+/// What an event says of when it was sent.
 fn sent_at(event: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(event).ok().filter(|text| text.contains("\"type\":\"ADDED\""))?;
     let (_, rest) = text.split_once("\"at\":\"")?;
