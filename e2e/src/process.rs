@@ -93,7 +93,11 @@ impl Process {
     pub fn kill(&self) -> Result<()> {
         let pid = rustix::process::Pid::from_raw(self.pid).context("not a pid")?;
         if self.alive() {
-            rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
+            match rustix::process::kill_process(pid, rustix::process::Signal::KILL) {
+                // It was quicker.
+                Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         Ok(())
     }

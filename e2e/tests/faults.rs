@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 const CASES: &[Case] = &[("no_disk_is_held_twice_whatever_dies", no_disk_is_held_twice_whatever_dies)];
 
 const MACHINES: [&str; 2] = ["torn-a", "torn-b"];
-/// `make nightly` asks for these.
+/// `make nightly` asks for these, unless `FERROVIRT_FAULTS` says how many.
 const LONG_ROUNDS: usize = 500;
 /// A machine that failed before it ran waits before it is tried again, up to five minutes and half as much.
 const RETURN: Duration = Duration::from_secs(600);
@@ -76,7 +76,11 @@ fn no_disk_is_held_twice_whatever_dies(host: &Host) -> Result<()> {
 
 /// One fault of each kind, or hundreds at random.
 fn hurt(host: &Host, guard: &Guard) -> Result<()> {
-    let long = std::env::var_os("FERROVIRT_LONG").is_some();
+    let asked = match std::env::var("FERROVIRT_FAULTS") {
+        Ok(faults) => Some(faults.parse().context("FERROVIRT_FAULTS is no number")?),
+        Err(_) => None,
+    };
+    let long = asked.is_some() || std::env::var_os("FERROVIRT_LONG").is_some();
     let seed = match std::env::var("FERROVIRT_SEED") {
         Ok(seed) => seed.parse().context("FERROVIRT_SEED is no number")?,
         Err(_) => SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs(),
@@ -86,8 +90,9 @@ fn hurt(host: &Host, guard: &Guard) -> Result<()> {
     for last in (1..order.len()).rev() {
         order.swap(last, dice.below(last + 1));
     }
-    let rounds = if long { LONG_ROUNDS } else { order.len() };
+    let rounds = asked.unwrap_or(if long { LONG_ROUNDS } else { order.len() });
     println!("{rounds} faults, FERROVIRT_SEED={seed}");
+    let mut struck = 0;
     for round in 0..rounds {
         let fault = match order.get(round) {
             Some(fault) => *fault,
@@ -97,7 +102,8 @@ fn hurt(host: &Host, guard: &Guard) -> Result<()> {
         if long && round % 25 == 0 {
             println!("round {round}");
         }
-        inflict(host, fault, name).with_context(|| format!("round {round}: {fault:?} of {name}"))?;
+        let hurt = inflict(host, fault, name).with_context(|| format!("round {round}: {fault:?} of {name}"))?;
+        struck += usize::from(hurt);
         ensure!(guard.held().is_empty(), "after round {round}, {fault:?} of {name}: {:?}", guard.held());
         // Every other time the next fault comes while things are still on their way.
         if !long || dice.below(2) == 0 {
@@ -107,40 +113,42 @@ fn hurt(host: &Host, guard: &Guard) -> Result<()> {
     for name in MACHINES {
         settled(host, name)?;
     }
+    println!("{struck} of {rounds} faults found something to hurt");
     Ok(())
 }
 
-/// Does the harm. What is not there cannot be hurt; then nothing happens.
-fn inflict(host: &Host, fault: Fault, name: &str) -> Result<()> {
-    let qemu = || host.qemu(name).ok();
+/// Does the harm. What is not there cannot be hurt; then nothing happens, and the answer is false.
+fn inflict(host: &Host, fault: Fault, name: &str) -> Result<bool> {
+    let qemu = host.qemu(name).ok();
+    let launcher = qemu.as_ref().and_then(|qemu| host.launcher_of(qemu).ok());
     match fault {
-        Fault::Qemu => qemu().map_or(Ok(()), |qemu| qemu.kill()),
-        Fault::Launcher => match qemu().and_then(|qemu| host.launcher_of(&qemu).ok()) {
-            Some(launcher) => launcher.kill(),
-            None => Ok(()),
-        },
+        Fault::Qemu => kill(qemu),
+        Fault::Launcher => kill(launcher),
         Fault::Shim => {
-            let launcher = qemu().and_then(|qemu| host.launcher_of(&qemu).ok());
             let shim = launcher.and_then(|launcher| process::Process::read(launcher.parent));
-            shim.filter(|shim| shim.program().contains("shim")).map_or(Ok(()), |shim| shim.kill())
+            kill(shim.filter(|shim| shim.program().contains("shim")))
         }
         Fault::Host => {
             host.kill_up()?;
-            host.up().map(drop)
+            host.up().map(|_| true)
         }
         Fault::PodByForce => {
-            let Some(vmi) = host.object("vmi", name)? else { return Ok(()) };
-            let Ok(pod) = host.pod_of(&vmi) else { return Ok(()) };
+            let Some(vmi) = host.object("vmi", name)? else { return Ok(false) };
+            let Ok(pod) = host.pod_of(&vmi) else { return Ok(false) };
             let pod = pod["metadata"]["name"].as_str().context("a pod without a name")?.to_owned();
-            let force = ["delete", "pod", &pod, "--force", "--grace-period=0", "--ignore-not-found", "--wait=false"];
-            host.try_kubectl(&force, "").map(drop)
+            let force = ["delete", "pod", &pod, "--force", "--grace-period=0", "--wait=false"];
+            Ok(host.try_kubectl(&force, "")?.succeeded())
         }
-        Fault::Instance => {
-            let delete = ["delete", "vmi", name, "--ignore-not-found", "--wait=false"];
-            host.try_kubectl(&delete, "").map(drop)
-        }
+        Fault::Instance => Ok(host.try_kubectl(&["delete", "vmi", name, "--wait=false"], "")?.succeeded()),
         // Refused while it does not run.
-        Fault::Restart => host.try_ferrovirt(&["restart", "--wait=false", name], "").map(drop),
+        Fault::Restart => Ok(host.try_ferrovirt(&["restart", "--wait=false", name], "")?.succeeded()),
+    }
+}
+
+fn kill(process: Option<process::Process>) -> Result<bool> {
+    match process {
+        Some(process) => process.kill().map(|()| true),
+        None => Ok(false),
     }
 }
 
