@@ -141,19 +141,26 @@ where
     verdict(&causes, warnings(&object))
 }
 
+/// So many causes are told. An answer has a largest size, beyond which nobody would learn anything, and people read the first.
+const TOLD: usize = 100;
+
 fn verdict(causes: &[validate::Cause], warnings: Vec<String>) -> Value {
     if causes.is_empty() {
         return json!({ "allowed": true, "warnings": warnings });
     }
     // Clients that show no causes show this line, so it names the fields too.
-    let messages: Vec<String> = causes
+    let told = causes.get(..TOLD).unwrap_or(causes);
+    let mut messages: Vec<String> = told
         .iter()
         .map(|cause| match cause.message.contains(&cause.field) {
             true => cause.message.clone(),
             false => format!("{}: {}", cause.field, cause.message),
         })
         .collect();
-    refuse(&messages.join(", "), causes)
+    if told.len() < causes.len() {
+        messages.push(format!("and {} more", causes.len() - told.len()));
+    }
+    refuse(&messages.join(", "), told)
 }
 
 fn refuse(message: &str, causes: &[validate::Cause]) -> Value {

@@ -73,6 +73,7 @@ pub fn virtual_machine(vm: &VirtualMachine, cluster: &Cluster<'_>) -> Vec<Cause>
         None => found.required("spec.template".into(), "missing virtual machine template."),
         Some(template) => {
             annotations(template.metadata.annotations.as_ref(), "spec.template.metadata", cluster, &mut found);
+            labels(template.metadata.labels.as_ref(), &mut found);
             let mut spec = with_defaults(&template.spec);
             // Processors that nobody counted are one; with an instance type they are not known yet.
             if let Some(cpu) = spec.domain.cpu.as_mut().filter(|cpu| cpu.cores + cpu.sockets + cpu.threads == 0) {
@@ -162,6 +163,7 @@ pub fn replica_set(set: &VirtualMachineInstanceReplicaSet, cluster: &Cluster<'_>
             instance_spec(&with_defaults(&template.spec), "spec.template.spec", cluster, &mut found);
             compute::size(&template.spec, "spec.template.spec", &mut found);
             annotations(template.metadata.annotations.as_ref(), "spec.template.metadata", cluster, &mut found);
+            labels(template.metadata.labels.as_ref(), &mut found);
             let labels = template.metadata.labels.clone().unwrap_or_default();
             let selector = set.spec.selector.as_ref();
             let wanted = selector.and_then(|selector| selector.match_labels.as_ref());
@@ -208,6 +210,13 @@ fn instance_spec(spec: &VirtualMachineInstanceSpec, path: &str, cluster: &Cluste
     guest::eviction(spec, path, cluster, found);
     devices::check(spec, path, cluster, found);
     guest::account(spec, path, found);
+}
+
+/// Labels of a template: no instance could be made with others.
+fn labels(labels: Option<&BTreeMap<String, String>>, found: &mut Findings) {
+    if let Some(labels) = labels {
+        scheduling::labels(labels, "spec.template.metadata.labels", found);
+    }
 }
 
 /// Annotations that would run programs of the user's choice in the launcher's pod.

@@ -56,6 +56,10 @@ fn table() -> Vec<(&'static str, Value, String, &'static str)> {
         ("networks", json!([{ "name": "a", "pod": {} }, { "name": "b", "pod": {} }]), at("interfaces"), "pod"),
         ("terminationGracePeriodSeconds", json!(-7), at("terminationGracePeriodSeconds"), ""),
         ("hostname", json!("x".repeat(300)), at("hostname"), ""),
+        ("nodeSelector", json!({ "no key": "x" }), at("nodeSelector"), "no key"),
+        ("nodeSelector", json!({ "zone": "a b" }), at("nodeSelector"), "a b"),
+        ("tolerations", json!([{ "key": "a", "operator": "Like" }]), at("tolerations[0].operator"), "Like"),
+        ("priorityClassName", json!("Very High"), at("priorityClassName"), "Very High"),
     ]
 }
 
@@ -116,6 +120,9 @@ async fn labels(cluster: &Cluster) -> Result<()> {
     let mut wrong = vm("mislabelled", "Always");
     wrong["metadata"]["labels"] = keys("no key ").into();
     refused(cluster, &wrong, "metadata.labels", "").await?;
+    let mut wrong = vm("mislabelled", "Always");
+    wrong["spec"]["template"]["metadata"]["labels"] = keys("no key ").into();
+    refused(cluster, &wrong, "spec.template.metadata.labels", "no key").await?;
     let mut many = vm("labelled", "Always");
     many["metadata"]["labels"] = keys("key-").into();
     many["spec"]["template"]["metadata"]["labels"] = keys("key-").into();

@@ -1,11 +1,15 @@
-//! Affinity and spreading, which the launcher's pod gets as they are: Kubernetes would refuse the pod, and nobody looks there.
+//! Affinity, spreading and the like, which the launcher's pod gets as they are: Kubernetes would refuse the pod, and nobody
+//! looks there.
 //!
-//! Paths begin at the instance's spec, as upstream's do: its `affinity` is left out of them.
+//! Paths begin at the instance's spec, as upstream's do: its `affinity` is left out of them. Upstream leaves node selectors,
+//! tolerations and priority classes to the pod; here they get what Kubernetes says of a pod's.
+
+use std::collections::BTreeMap;
 
 use ferrovirt_api::v1::VirtualMachineInstanceSpec;
 use ferrovirt_schema::names;
 use k8s_openapi::{
-    api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, WeightedPodAffinityTerm},
+    api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, Toleration, WeightedPodAffinityTerm},
     apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
 
@@ -49,6 +53,65 @@ pub(super) fn check(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut F
         }
     }
     spreading(spec, &format!("{path}.topologySpreadConstraints"), found);
+    labels(&spec.node_selector, &format!("{path}.nodeSelector"), found);
+    for (index, toleration) in spec.tolerations.iter().enumerate() {
+        tolerance(toleration, &format!("{path}.tolerations[{index}]"), found);
+    }
+    if !spec.priority_class_name.is_empty() {
+        for problem in names::dns_subdomain(&spec.priority_class_name) {
+            wrong(found, format!("{path}.priorityClassName"), &spec.priority_class_name, problem);
+        }
+    }
+}
+
+/// Keys and values that an object's labels can have.
+pub(super) fn labels(labels: &BTreeMap<String, String>, field: &str, found: &mut Findings) {
+    for (key, value) in labels {
+        label_name(key, field, found);
+        for problem in names::label_value(value) {
+            wrong(found, field.to_owned(), value, problem);
+        }
+    }
+}
+
+fn tolerance(toleration: &Toleration, field: &str, found: &mut Findings) {
+    let text = |word: &Option<String>| word.clone().unwrap_or_default();
+    let (key, operator, value) = (text(&toleration.key), text(&toleration.operator), text(&toleration.value));
+    let effect = text(&toleration.effect);
+    if key.is_empty() && operator != "Exists" {
+        let detail = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
+        wrong(found, format!("{field}.operator"), &operator, detail);
+    }
+    if !key.is_empty() {
+        label_name(&key, &format!("{field}.key"), found);
+    }
+    if toleration.toleration_seconds.is_some() && effect != "NoExecute" {
+        let detail = "effect must be 'NoExecute' when `tolerationSeconds` is set";
+        wrong(found, format!("{field}.effect"), &effect, detail);
+    }
+    match operator.as_str() {
+        "" | "Equal" => {
+            let problems = names::label_value(&value);
+            if !problems.is_empty() {
+                wrong(found, format!("{field}.operator"), &value, problems.join(";"));
+            }
+        }
+        "Exists" if value.is_empty() => {}
+        "Exists" => {
+            wrong(found, format!("{field}.operator"), &value, "value must be empty when `operator` is 'Exists'");
+        }
+        _ => unsupported(found, format!("{field}.operator"), &operator, &["Equal", "Exists"]),
+    }
+    let effects = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
+    if !effect.is_empty() && !effects.contains(&effect.as_str()) {
+        unsupported(found, format!("{field}.effect"), &effect, &effects);
+    }
+}
+
+fn unsupported(found: &mut Findings, field: String, value: &str, supported: &[&str]) {
+    let supported: Vec<String> = supported.iter().map(|word| format!("{word:?}")).collect();
+    let message = format!("{field}: Unsupported value: {value:?}: supported values: {}", supported.join(", "));
+    found.unsupported(field, message);
 }
 
 fn wrong(found: &mut Findings, field: String, value: impl std::fmt::Debug, detail: impl std::fmt::Display) {
@@ -215,5 +278,71 @@ fn spreading(spec: &VirtualMachineInstanceSpec, base: &str, found: &mut Findings
             );
             found.invalid(at, message);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn found(spec: Value) -> Vec<(String, String)> {
+        let mut found = Findings::default();
+        check(&serde_json::from_value(spec).expect("a spec"), "spec", &mut found);
+        found.0.into_iter().map(|cause| (cause.field, cause.message)).collect()
+    }
+
+    #[test]
+    fn what_would_make_the_pod_impossible_is_told_with_its_field() {
+        let rows = [
+            (json!({ "nodeSelector": { "no key": "x" } }), "spec.nodeSelector", "Invalid value: \"no key\": name part"),
+            (json!({ "nodeSelector": { "a/b/c": "x" } }), "spec.nodeSelector", "a valid label key"),
+            (json!({ "nodeSelector": { "zone": "a b" } }), "spec.nodeSelector", "Invalid value: \"a b\""),
+            (json!({ "nodeSelector": { "zone": "x".repeat(64) } }), "spec.nodeSelector", "63"),
+            (
+                json!({ "tolerations": [{}] }),
+                "spec.tolerations[0].operator",
+                "operator must be Exists when `key` is empty",
+            ),
+            (json!({ "tolerations": [{ "key": "a b" }] }), "spec.tolerations[0].key", "name part"),
+            (
+                json!({ "tolerations": [{ "key": "a", "operator": "Like" }] }),
+                "spec.tolerations[0].operator",
+                "Unsupported value: \"Like\": supported values: \"Equal\", \"Exists\"",
+            ),
+            (
+                json!({ "tolerations": [{ "key": "a", "operator": "Exists", "value": "b" }] }),
+                "spec.tolerations[0].operator",
+                "value must be empty",
+            ),
+            (json!({ "tolerations": [{ "key": "a", "value": "b c" }] }), "spec.tolerations[0].operator", "\"b c\""),
+            (
+                json!({ "tolerations": [{ "key": "a", "effect": "NoRun" }] }),
+                "spec.tolerations[0].effect",
+                "Unsupported value: \"NoRun\"",
+            ),
+            (
+                json!({ "tolerations": [{ "key": "a", "effect": "NoSchedule", "tolerationSeconds": 3 }] }),
+                "spec.tolerations[0].effect",
+                "effect must be 'NoExecute'",
+            ),
+            (json!({ "priorityClassName": "Very High" }), "spec.priorityClassName", "RFC 1123"),
+        ];
+        for (spec, field, words) in rows {
+            let found = found(spec.clone());
+            assert_eq!(found.len(), 1, "{spec}: {found:?}");
+            assert!(found.iter().all(|(at, message)| at == field && message.contains(words)), "{spec}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn what_kubernetes_takes_is_taken() {
+        let spec = json!({
+            "nodeSelector": { "kubernetes.io/hostname": "node-1", "empty": "" },
+            "tolerations": [{ "operator": "Exists" }, { "key": "a", "value": "b", "effect": "NoExecute", "tolerationSeconds": 3 }],
+            "priorityClassName": "system-node-critical", "schedulerName": "my-scheduler",
+        });
+        assert_eq!(found(spec), []);
     }
 }
