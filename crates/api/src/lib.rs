@@ -5,6 +5,7 @@
 pub mod cdi;
 mod chain;
 mod crds;
+mod folded;
 mod go;
 mod kind;
 pub mod names;
@@ -13,4 +14,5 @@ pub mod v1;
 
 pub use chain::chain;
 pub use crds::crds;
+pub use folded::Folded;
 pub use quantity::Quantity;

@@ -43,6 +43,8 @@ pub enum Error {
     Api(#[from] kube::Error),
     #[error("an object cannot be encoded")]
     Encode(#[from] serde_json::Error),
+    #[error("an object of the cache cannot be read")]
+    Unfold(#[source] serde_json::Error),
     #[error("the object has no {0}")]
     Missing(&'static str),
 }

@@ -13,7 +13,7 @@
 use std::{sync::Arc, time::Duration};
 
 use ferrovirt_api::{
-    chain, names,
+    Folded, chain, names,
     v1::{
         VirtualMachineInstance,
         values::{virtual_machine_instance_condition_type as condition, virtual_machine_instance_phase as phase},
@@ -41,7 +41,7 @@ use crate::{
     launcher::{Launcher, LauncherError},
     network::{self, Attached},
     pods::{self, PodEnd},
-    status::{self, End, START_FAILED},
+    status::{self, End, Given, START_FAILED},
 };
 
 /// Between two looks for a launcher that is about to come up, and how many of these there are.
@@ -50,7 +50,7 @@ const SOON: u32 = 100;
 const RETRY_LATER: Duration = Duration::from_millis(500);
 const DEFAULT_GRACE_SECONDS: i64 = 30;
 
-type Object = watch::Receiver<Arc<VirtualMachineInstance>>;
+type Object = watch::Receiver<Folded<VirtualMachineInstance>>;
 
 /// True if nothing is left to do for an instance, ever: its finalizer was taken away.
 pub(crate) fn is_settled(vmi: &VirtualMachineInstance) -> bool {
@@ -64,11 +64,18 @@ pub(crate) async fn care(context: Arc<Context>, mut object: Object, mut draining
     let name = object.borrow().name_any();
     let mut attempt = 0u32;
     loop {
-        let vmi = object.borrow_and_update().clone();
+        let vmi = match newest(&mut object) {
+            Ok(vmi) => vmi,
+            Err(error) => {
+                tracing::error!(vmi = name, error = %chain(&error), "cannot care for the instance");
+                return;
+            }
+        };
         if is_settled(&vmi) {
             return;
         }
         if is_final(&vmi) && vmi.metadata.deletion_timestamp.is_none() {
+            drop(vmi);
             if *draining.borrow_and_update() {
                 return;
             }
@@ -94,12 +101,8 @@ pub(crate) async fn care(context: Arc<Context>, mut object: Object, mut draining
         let outcome = match outcome {
             // Here the processes are known to have ended: `attached` and `seek` say so only then.
             Ok(Some(end)) => {
-                let newest = object.borrow().clone();
                 let drained = *draining.borrow();
-                match Box::pin(finish(&context, &newest, &end, drained)).await {
-                    Ok(()) => Box::pin(release(&context, &newest)).await,
-                    Err(error) => Err(error),
-                }
+                Box::pin(conclude(&context, &object, &end, drained)).await
             }
             Ok(None) => Ok(()),
             Err(error) => Err(error),
@@ -116,6 +119,18 @@ pub(crate) async fn care(context: Arc<Context>, mut object: Object, mut draining
         }
         attempt = attempt.saturating_add(1);
     }
+}
+
+/// The instance as it is now. Whoever waits for long lets it go first.
+fn newest(object: &mut Object) -> Result<Box<VirtualMachineInstance>, Failure> {
+    object.borrow_and_update().unfold().map(Box::new).map_err(Failure::Unfold)
+}
+
+/// Records the end of an instance whose processes have ended, and releases it.
+async fn conclude(context: &Context, object: &Object, end: &End, drained: bool) -> Result<(), Failure> {
+    let vmi = object.borrow().unfold().map_err(Failure::Unfold)?;
+    finish(context, &vmi, end, drained).await?;
+    release(context, &vmi).await
 }
 
 /// Takes the finalizer away from an instance that is being deleted. Only for one whose processes have ended.
@@ -182,13 +197,13 @@ async fn attached(
     object: &mut Object,
     draining: &mut watch::Receiver<bool>,
 ) -> Result<Option<End>, Failure> {
-    let vmi = object.borrow().clone();
+    let vmi = object.borrow().unfold().map(Box::new).map_err(Failure::Unfold)?;
     let mut machine = launcher.state();
     let deleting = vmi.metadata.deletion_timestamp.is_some();
     let mut prepared = None;
     if !deleting && !is_final(&vmi) {
         match Box::pin(prepare(context, launcher, &vmi)).await {
-            Ok(ready) => prepared = Some(ready),
+            Ok(ready) => prepared = Some(Box::new(ready)),
             Err(Failure::Refused(errors)) => {
                 let end = refused(&errors);
                 Box::pin(finish(context, &vmi, &end, false)).await?;
@@ -205,7 +220,7 @@ async fn attached(
     let mut asked_to_stop = false;
     let mut mirrored = None;
     loop {
-        let vmi = object.borrow_and_update().clone();
+        let vmi = newest(object)?;
         let deleting = vmi.metadata.deletion_timestamp.is_some();
         let drained = *draining.borrow_and_update();
         {
@@ -233,11 +248,15 @@ async fn attached(
             asked_to_stop = true;
             Box::pin(context.events.shutting_down(&vmi)).await;
         }
+        drop(vmi);
         tokio::select! {
             () = launcher.gone() => {
                 let state = Box::new(machine.borrow().clone());
                 let end = match state.phase {
-                    MachinePhase::Stopped => Box::pin(ended(context, &vmi, &state, deleting || drained)).await?,
+                    MachinePhase::Stopped => {
+                        let vmi = newest(object)?;
+                        Box::pin(ended(context, &vmi, &state, deleting || drained)).await?
+                    }
                     _ => End {
                         succeeded: false,
                         reason: "LauncherGone",
@@ -293,7 +312,7 @@ fn refused(errors: &[FieldError]) -> End {
 
 /// What was made for the machine, for its status.
 struct Ready {
-    spec: MachineSpec,
+    given: Given,
     networks: Vec<Attached>,
     emulation: Option<String>,
     claimed: Vec<claims::Claimed>,
@@ -309,6 +328,8 @@ enum Failure {
     Network(#[from] network::NetworkError),
     #[error("the API refused")]
     Api(#[from] kube::Error),
+    #[error("the instance cannot be read again")]
+    Unfold(#[source] serde_json::Error),
     #[error("the status cannot be encoded")]
     Encode(#[from] serde_json::Error),
 }
@@ -317,8 +338,8 @@ async fn prepare(context: &Context, launcher: &Launcher, vmi: &VirtualMachineIns
     let Some(pid) = launcher.pid() else {
         let arch = Arch::parse(context.host.arch).unwrap_or_default();
         let spec = bare::spec(vmi, arch).map_err(Failure::Refused)?;
-        return hand_over(context, launcher, vmi, Ready { spec, networks: vec![], emulation: None, claimed: vec![] })
-            .await;
+        let ready = Ready { given: Given::from(&spec), networks: vec![], emulation: None, claimed: vec![] };
+        return hand_over(context, launcher, vmi, spec, ready).await;
     };
     let networks = network::attach(vmi, pid).await?;
     if let Err(error) = crate::kvm::hand_over(pid) {
@@ -368,16 +389,18 @@ async fn prepare(context: &Context, launcher: &Launcher, vmi: &VirtualMachineIns
         (Kvm::Unusable(why), Acceleration::Emulation) => Some(why.clone()),
         _ => None,
     };
-    hand_over(context, launcher, vmi, Ready { spec, networks, emulation, claimed }).await
+    let ready = Ready { given: Given::from(&spec), networks, emulation, claimed };
+    hand_over(context, launcher, vmi, spec, ready).await
 }
 
 async fn hand_over(
     context: &Context,
     launcher: &Launcher,
     vmi: &VirtualMachineInstance,
+    spec: MachineSpec,
     ready: Ready,
 ) -> Result<Ready, Failure> {
-    launcher.sync(ready.spec.clone()).await?;
+    launcher.sync(spec).await?;
     if vmi.status.phase != phase::RUNNING {
         context.events.created(vmi).await;
     }
@@ -399,7 +422,7 @@ async fn mirror(
         status::mirror(&mut status, vmi, state, ready.emulation.as_deref(), &now);
         // The controller may not have seen the pod run yet, and a running instance is somewhere.
         status.node_name.clone_from(&context.config.node_name);
-        status::describe(&mut status, &ready.spec, &ready.networks, &ready.claimed);
+        status::describe(&mut status, &ready.given, &ready.networks, &ready.claimed);
         status::guest(&mut status, vmi, state.guest.as_deref());
         status
     })

@@ -34,7 +34,7 @@ mod tun;
 use std::{future::Future, path::PathBuf, sync::Arc};
 
 use ferrovirt_api::{
-    names,
+    Folded, names,
     v1::{KubeVirt, VirtualMachineInstance},
 };
 use futures::{StreamExt, TryStreamExt};
@@ -129,16 +129,11 @@ impl Agent {
         let context = self.context();
         let mine =
             watcher::Config::default().labels(&format!("{}={}", names::NODE_NAME_LABEL, context.config.node_name));
-        let instances = Api::<VirtualMachineInstance>::all(context.client.clone());
+        let instances = Api::<Folded<VirtualMachineInstance>>::all(context.client.clone());
         let mut events = std::pin::pin!(watcher(instances, mine).default_backoff());
         loop {
             match events.try_next().await {
-                Ok(Some(watcher::Event::Apply(mut vmi) | watcher::Event::InitApply(mut vmi))) => {
-                    // Kept as long as the instance lives: without what is larger than all the rest of it, and as a copy,
-                    // whose lists have no room for more.
-                    vmi.metadata.managed_fields = None;
-                    self.observe(VirtualMachineInstance::clone(&vmi));
-                }
+                Ok(Some(watcher::Event::Apply(vmi) | watcher::Event::InitApply(vmi))) => self.observe(vmi),
                 Ok(Some(watcher::Event::Delete(vmi))) => self.forget(&vmi),
                 Ok(Some(watcher::Event::Init | watcher::Event::InitDone)) => {}
                 Ok(None) => return,

@@ -1,8 +1,6 @@
 //! What the guests of this node use: libvirt's counters under upstream's names.
 
-use std::sync::Arc;
-
-use ferrovirt_api::v1::VirtualMachineInstance;
+use ferrovirt_api::{Folded, v1::VirtualMachineInstance};
 use ferrovirt_machine::protocol::{GuestCall, Request};
 use ferrovirt_metrics::Family;
 use kube::ResourceExt;
@@ -79,15 +77,15 @@ const TABLE: &[Row] = &[
 ];
 
 /// Families of everything that runs here.
-pub(crate) async fn collect(context: &Context, instances: &[Arc<VirtualMachineInstance>]) -> Vec<Family> {
+pub(crate) async fn collect(context: &Context, instances: &[Folded<VirtualMachineInstance>]) -> Vec<Family> {
     let mut families = empty();
-    for vmi in instances {
-        for pod in pods::here(context, vmi) {
+    for vmi in instances.iter().filter_map(|vmi| vmi.unfold().ok()).map(Box::new) {
+        for pod in pods::here(context, &vmi) {
             let Ok(launcher) = context.ground.connect(&pod).await else { continue };
             // A machine that just ended has no counters, which is no fault.
             let Ok(Some(text)) = launcher.request(Request::Guest { call: GuestCall::Stats {} }).await else { continue };
             if let Ok(counters) = serde_json::from_str(&text) {
-                add(&mut families, &context.config.node_name, vmi, &counters);
+                add(&mut families, &context.config.node_name, &vmi, &counters);
             }
         }
     }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use ferrovirt_api::v1::VirtualMachineInstance;
+use ferrovirt_api::{Folded, v1::VirtualMachineInstance};
 use ferrovirt_machine::{node_call::NodeCall, protocol::ProtocolError};
 use kube::ResourceExt;
 use tokio::sync::watch;
@@ -26,7 +26,7 @@ struct Inner {
 }
 
 struct Instance {
-    object: watch::Sender<Arc<VirtualMachineInstance>>,
+    object: watch::Sender<Folded<VirtualMachineInstance>>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -45,27 +45,34 @@ impl Agent {
     }
 
     /// Takes note of an instance's newest version, starting to care for it if it is new.
-    pub(crate) fn observe(&self, vmi: VirtualMachineInstance) {
+    pub(crate) fn observe(&self, vmi: Folded<VirtualMachineInstance>) {
         let Some(uid) = vmi.uid() else { return };
         let Ok(mut instances) = self.0.instances.lock() else { return };
         if let Some(instance) = instances.get(&uid)
             && !instance.task.is_finished()
         {
-            instance.object.send_replace(Arc::new(vmi));
+            instance.object.send_replace(vmi);
             return;
         }
-        if instance::is_settled(&vmi) {
+        let settled = match vmi.unfold() {
+            Ok(vmi) => instance::is_settled(&vmi),
+            Err(error) => {
+                tracing::error!(%error, vmi = vmi.name_any(), "cannot read the instance");
+                return;
+            }
+        };
+        if settled {
             instances.remove(&uid);
             return;
         }
-        let (object, receiver) = watch::channel(Arc::new(vmi));
+        let (object, receiver) = watch::channel(vmi);
         let context = self.0.context.clone();
         let draining = self.0.draining.subscribe();
         let task = self.0.tasks.spawn(instance::care(context, receiver, draining));
         instances.insert(uid, Instance { object, task });
     }
 
-    pub(crate) fn forget(&self, vmi: &VirtualMachineInstance) {
+    pub(crate) fn forget(&self, vmi: &Folded<VirtualMachineInstance>) {
         if let (Some(uid), Ok(mut instances)) = (vmi.uid(), self.0.instances.lock()) {
             instances.remove(&uid);
         }

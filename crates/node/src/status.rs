@@ -7,7 +7,7 @@ use ferrovirt_api::v1::{
 };
 use ferrovirt_machine::{
     protocol::{GuestFacts, MachinePhase, MachineState, PauseReason, StopReason},
-    spec::MachineSpec,
+    spec::{MachineSpec, Topology},
 };
 use ferrovirt_plan::conditions::{enter_phase, is_missed, remove_vmi, set_vmi};
 use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time};
@@ -16,6 +16,24 @@ use crate::{claims::Claimed, guest, migratable, network::Attached};
 
 /// Reason of an instance that never ran.
 pub(crate) const START_FAILED: &str = "StartFailed";
+
+/// What the machine was given, as far as the status tells it. Kept as long as the machine runs, unlike the whole of its spec.
+pub(crate) struct Given {
+    /// Names and targets.
+    disks: Vec<(String, String)>,
+    topology: Topology,
+    memory_bytes: u64,
+}
+
+impl From<&MachineSpec> for Given {
+    fn from(spec: &MachineSpec) -> Self {
+        Self {
+            disks: spec.devices.disks.iter().map(|disk| (disk.name.clone(), disk.target.clone())).collect(),
+            topology: spec.cpu.topology.clone(),
+            memory_bytes: spec.memory.bytes,
+        }
+    }
+}
 
 /// How an instance ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,19 +154,18 @@ pub(crate) fn mirror(
 /// Writes what the machine was given: disks, interfaces, CPU and memory.
 pub(crate) fn describe(
     status: &mut VirtualMachineInstanceStatus,
-    spec: &MachineSpec,
+    given: &Given,
     networks: &[Attached],
     claimed: &[Claimed],
 ) {
     let info = |name: &str| claimed.iter().find(|claim| claim.volume() == name).map(Claimed::info);
-    status.volume_status = spec
-        .devices
+    status.volume_status = given
         .disks
         .iter()
-        .map(|disk| VolumeStatus {
-            name: disk.name.clone(),
-            target: disk.target.clone(),
-            persistent_volume_claim_info: info(&disk.name),
+        .map(|(name, target)| VolumeStatus {
+            name: name.clone(),
+            target: target.clone(),
+            persistent_volume_claim_info: info(name),
             ..Default::default()
         })
         .collect();
@@ -166,10 +183,10 @@ pub(crate) fn describe(
             ..Default::default()
         })
         .collect();
-    let topology = &spec.cpu.topology;
+    let topology = &given.topology;
     status.current_cpu_topology =
         Some(CPUTopology { cores: topology.cores, sockets: topology.sockets, threads: topology.threads });
-    let guest = Some(Quantity(mebibytes(spec.memory.bytes)));
+    let guest = Some(Quantity(mebibytes(given.memory_bytes)));
     status.memory = Some(MemoryStatus {
         guest_at_boot: guest.clone(),
         guest_current: guest.clone(),

@@ -13,7 +13,8 @@ use tokio::{
 
 use crate::ledger::Ledger;
 
-const PIPE: usize = 64 << 10;
+/// Every connection keeps as much as it once held.
+const PIPE: usize = 1 << 10;
 
 /// How a guest behaves. Read from the instance's annotations by [`Behaviour::read`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

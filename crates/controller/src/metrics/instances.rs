@@ -1,6 +1,6 @@
 //! Families about VirtualMachineInstances.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use ferrovirt_api::{
     names,
@@ -12,7 +12,7 @@ use kube::ResourceExt;
 
 use super::{cards, system_info};
 
-pub(super) fn families(vmis: &[Arc<VirtualMachineInstance>]) -> Vec<Family> {
+pub(super) fn families(vmis: impl Iterator<Item = VirtualMachineInstance>) -> Vec<Family> {
     let mut info = Family::gauge("kubevirt_vmi_info", "Information about VirtualMachineInstances.");
     let mut stuck =
         Family::gauge("kubevirt_vmi_non_evictable", "Whether an instance must migrate on eviction and cannot.");
@@ -30,8 +30,8 @@ pub(super) fn families(vmis: &[Arc<VirtualMachineInstance>]) -> Vec<Family> {
         *phases.entry((vmi.status.node_name.clone(), phase.clone())).or_default() += 1.0;
         let old = vmi.labels().contains_key(names::OUTDATED_LAUNCHER_IMAGE_LABEL);
         outdated += if old { 1.0 } else { 0.0 };
-        let evictable = is_evictable(vmi);
-        let labels = place().into_iter().chain([("phase", phase)]).chain(describe(vmi, evictable, old));
+        let evictable = is_evictable(&vmi);
+        let labels = place().into_iter().chain([("phase", phase)]).chain(describe(&vmi, evictable, old));
         info.add(labels, 1.0);
         stuck.add(place(), if evictable { 0.0 } else { 1.0 });
         for interface in &vmi.status.interfaces {
@@ -48,7 +48,7 @@ pub(super) fn families(vmis: &[Arc<VirtualMachineInstance>]) -> Vec<Family> {
         for card in cards(&vmi.spec) {
             cards_family.add(identity().into_iter().chain(card), 1.0);
         }
-        overhead.add([("namespace", namespace.clone()), ("name", name.clone())], pod::memory_overhead(vmi) as f64);
+        overhead.add([("namespace", namespace.clone()), ("name", name.clone())], pod::memory_overhead(&vmi) as f64);
     }
     let mut counts = Family::gauge("kubevirt_vmi_phase_count", "The number of instances by phase and node.");
     for ((node, phase), count) in phases {

@@ -1,7 +1,5 @@
 //! Families about VirtualMachines.
 
-use std::sync::Arc;
-
 use ferrovirt_api::{Quantity, v1::VirtualMachine};
 use ferrovirt_metrics::Family;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
@@ -38,7 +36,7 @@ const GROUPS: [(&str, &str, &[&str]); 5] = [
     ),
 ];
 
-pub(super) fn families(vms: &[Arc<VirtualMachine>]) -> Vec<Family> {
+pub(super) fn families(vms: impl Iterator<Item = VirtualMachine>) -> Vec<Family> {
     let mut info = Family::gauge("kubevirt_vm_info", "Information about Virtual Machines.");
     let mut created = Family::gauge("kubevirt_vm_create_date_timestamp_seconds", "When a Virtual Machine was created.");
     let mut cards_family = Family::gauge("kubevirt_vm_vnic_info", "The virtual network cards of a Virtual Machine.");
@@ -51,12 +49,12 @@ pub(super) fn families(vms: &[Arc<VirtualMachine>]) -> Vec<Family> {
         let identity = || [("name", vm.name_any()), ("namespace", vm.namespace().unwrap_or_default())];
         *count.entry(vm.namespace().unwrap_or_default()).or_default() += 1.0;
         let group = GROUPS.iter().position(|(_, _, members)| members.contains(&vm.status.printable_status.as_str()));
-        info.add(identity().into_iter().chain(describe(vm, group)), 1.0);
+        info.add(identity().into_iter().chain(describe(&vm, group)), 1.0);
         if let Some(time) = &vm.metadata.creation_timestamp {
             created.add(identity(), time.0.as_second() as f64);
         }
         if let Some(family) = group.and_then(|group| entered.get_mut(group)) {
-            family.add(identity(), last_transition(vm));
+            family.add(identity(), last_transition(&vm));
         }
         let Some(template) = &vm.spec.template else { continue };
         for card in cards(&template.spec) {

@@ -6,7 +6,10 @@ mod phases;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ferrovirt_api::v1::{KubeVirt, VirtualMachine, VirtualMachineInstance};
+use ferrovirt_api::{
+    Folded,
+    v1::{KubeVirt, VirtualMachine, VirtualMachineInstance},
+};
 use ferrovirt_metrics::Family;
 use kube::runtime::reflector::Store;
 
@@ -18,18 +21,18 @@ pub struct Metrics(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    machines: Mutex<Option<Store<VirtualMachine>>>,
-    instances: Mutex<Option<Store<VirtualMachineInstance>>>,
+    machines: Mutex<Option<Store<Folded<VirtualMachine>>>>,
+    instances: Mutex<Option<Store<Folded<VirtualMachineInstance>>>>,
     kubevirts: Mutex<Option<Store<KubeVirt>>>,
     phases: Phases,
 }
 
 impl Metrics {
-    pub(crate) fn set_machines(&self, store: Store<VirtualMachine>) {
+    pub(crate) fn set_machines(&self, store: Store<Folded<VirtualMachine>>) {
         *self.0.machines.lock().unwrap_or_else(PoisonError::into_inner) = Some(store);
     }
 
-    pub(crate) fn set_instances(&self, store: Store<VirtualMachineInstance>) {
+    pub(crate) fn set_instances(&self, store: Store<Folded<VirtualMachineInstance>>) {
         *self.0.instances.lock().unwrap_or_else(PoisonError::into_inner) = Some(store);
     }
 
@@ -60,8 +63,8 @@ impl Metrics {
             Family::gauge("kubevirt_configuration_emulation_enabled", "Whether guests may be emulated.")
                 .with([], flag(emulation)),
         ];
-        families.extend(machines::families(&machines.unwrap_or_default()));
-        families.extend(instances::families(&instances.unwrap_or_default()));
+        families.extend(machines::families(unfolded(machines)));
+        families.extend(instances::families(unfolded(instances)));
         families.extend(self.0.phases.families());
         families
     }
@@ -73,6 +76,11 @@ where
     K::DynamicType: Eq + std::hash::Hash + Clone,
 {
     store.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Store::state)
+}
+
+/// One after the other: a scrape does not hold all of them at once.
+fn unfolded<K: serde::de::DeserializeOwned>(objects: Option<Vec<Arc<Folded<K>>>>) -> impl Iterator<Item = K> {
+    objects.into_iter().flatten().filter_map(|object| object.unfold().ok())
 }
 
 /// Annotations by which templates say what kind of guest they are for.

@@ -5,7 +5,7 @@ mod apply;
 use std::{future::Future, sync::Arc, time::Duration};
 
 use ferrovirt_api::{
-    chain,
+    Folded, chain,
     v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineSpec},
 };
 use ferrovirt_plan::{storage::claims_of, vm, vm_instance, vm_status};
@@ -22,7 +22,7 @@ use crate::{Context, Error, status_patch, storage, versioned_patch};
 
 pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()> + Send + Sync + 'static) {
     context.cluster.ready().await;
-    let vms = Api::<VirtualMachine>::all(context.client.clone());
+    let vms = Api::<Folded<VirtualMachine>>::all(context.client.clone());
     let vmis = Api::<VirtualMachineInstance>::all(context.client.clone());
     let controller = crate::controller_of(vms);
     context.metrics.set_machines(controller.store());
@@ -38,10 +38,11 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()
         .await;
 }
 
-async fn reconcile(seen: Arc<VirtualMachine>, context: Arc<Context>) -> Result<controller::Action, Error> {
-    if context.versions.is_stale(&seen.metadata) {
+async fn reconcile(seen: Arc<Folded<VirtualMachine>>, context: Arc<Context>) -> Result<controller::Action, Error> {
+    if context.versions.is_stale(seen.meta()) {
         return Ok(controller::Action::await_change());
     }
+    let seen = Box::new(seen.unfold().map_err(Error::Unfold)?);
     let namespace = seen.namespace().ok_or(Error::Missing("namespace"))?;
     let name = seen.name_any();
     let client = &context.client;
@@ -50,7 +51,7 @@ async fn reconcile(seen: Arc<VirtualMachine>, context: Arc<Context>) -> Result<c
     let vm = match apply::hold(&vms, &seen).await? {
         Some(held) => {
             context.versions.wrote(&held.metadata);
-            Arc::new(held)
+            Box::new(held)
         }
         None => seen,
     };
@@ -122,7 +123,7 @@ async fn started_from(
     Ok(revisions.get_opt(name).await?.as_ref().and_then(vm_instance::revision_spec))
 }
 
-fn on_error(vm: Arc<VirtualMachine>, error: &Error, _context: Arc<Context>) -> controller::Action {
+fn on_error(vm: Arc<Folded<VirtualMachine>>, error: &Error, _context: Arc<Context>) -> controller::Action {
     let conflict =
         matches!(error, Error::Api(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found());
     if conflict {

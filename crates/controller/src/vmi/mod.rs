@@ -3,7 +3,7 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use ferrovirt_api::{
-    chain, names,
+    Folded, chain, names,
     v1::{VirtualMachineInstance, values::virtual_machine_instance_condition_type as condition},
 };
 use ferrovirt_plan::{
@@ -31,7 +31,7 @@ const REFUSED_AGAIN: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()> + Send + Sync + 'static) {
     context.cluster.ready().await;
-    let vmis = Api::<VirtualMachineInstance>::all(context.client.clone());
+    let vmis = Api::<Folded<VirtualMachineInstance>>::all(context.client.clone());
     let pods = Api::<Pod>::all(context.client.clone());
     let released = released_nodes(context.client.clone());
     let launchers = watcher::Config::default().labels(&format!("{}={}", names::APP_LABEL, names::LAUNCHER_APP));
@@ -50,7 +50,12 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()
         .await;
 }
 
-async fn reconcile(vmi: Arc<VirtualMachineInstance>, context: Arc<Context>) -> Result<controller::Action, Error> {
+async fn reconcile(
+    seen: Arc<Folded<VirtualMachineInstance>>,
+    context: Arc<Context>,
+) -> Result<controller::Action, Error> {
+    let vmi = Box::new(seen.unfold().map_err(Error::Unfold)?);
+    drop(seen);
     context.metrics.phases().observe(&vmi);
     if context.versions.is_stale(&vmi.metadata) {
         return Ok(controller::Action::await_change());
@@ -195,7 +200,7 @@ async fn apply(pods: &Api<Pod>, vmi: &VirtualMachineInstance, action: &Action, p
     Ok(())
 }
 
-fn on_error(vmi: Arc<VirtualMachineInstance>, error: &Error, _context: Arc<Context>) -> controller::Action {
+fn on_error(vmi: Arc<Folded<VirtualMachineInstance>>, error: &Error, _context: Arc<Context>) -> controller::Action {
     let conflict = matches!(error, Error::Api(kube::Error::Api(status)) if status.is_conflict());
     if conflict {
         return controller::Action::requeue(Duration::from_millis(50));
