@@ -21,7 +21,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::sync::{Notify, mpsc, watch};
 
-use super::{Action, Backend, DomainError, DomainEvent, NewDomain, Observed, Started};
+use super::{Action, Backend, DomainError, DomainEvent, NewDomain, Observed, Started, hearing};
 use crate::capabilities::{console_terminal, domain_facts};
 use crate::console::Console;
 use crate::guest;
@@ -88,12 +88,30 @@ impl LibvirtBackend {
         let connected = backend.agent.subscribe();
         tokio::spawn(guest::watch::follow(backend.clone(), backend.memory.clone(), connected, events.clone()));
         tokio::spawn(supervise(supervisor, sender, events, backend.clone()));
+        if backend.guest == Guest::Container {
+            tokio::spawn(hearing::watch(backend.clone()));
+        }
         backend
     }
 
     /// The name of the domain, once it was defined.
     pub fn domain_name(&self) -> Option<String> {
         name_of(&self.name)
+    }
+
+    /// Whether a daemon runs and answers.
+    pub(super) fn is_linked(&self) -> bool {
+        matches!(*self.link.borrow(), Link::Up(_))
+    }
+
+    /// What the daemon believes.
+    pub(super) async fn state(&self) -> Option<DomainState> {
+        self.domain().await.ok()?.state().await.ok()
+    }
+
+    /// The next daemon finds the domain as it is.
+    pub(super) fn replace_daemon(&self) {
+        self.restart.notify_one();
     }
 
     async fn connection(&self) -> Result<Connection, DomainError> {
@@ -174,7 +192,7 @@ impl LibvirtBackend {
             // It may have ended by itself.
             let _ = kill_process(pid, Signal::KILL);
         }
-        self.restart.notify_one();
+        self.replace_daemon();
     }
 }
 
@@ -192,12 +210,6 @@ impl Backend for LibvirtBackend {
         domain.create(how).await?;
         if let Some(console) = console {
             tokio::spawn(console.serve(self.clone()));
-        }
-        // libvirt hears of a container's reboot over a connection to the process that holds it. Now and then it has lost that
-        // before the container is up, and says nothing of it; a new daemon connects again.
-        if self.guest == Guest::Container && !is_heard(&read_sockets(), domain.name()) {
-            tracing::warn!("the daemon has lost its connection to the container; starting another one");
-            self.restart.notify_one();
         }
         // The machine runs; not knowing what libvirt chose must not fail it.
         let (virt_type, machine_type) = match domain.xml_desc().await {
@@ -358,7 +370,7 @@ async fn follow(
                     let _ = events.send(DomainEvent::Observed(stopped));
                 }
             }
-            () = backend.restart.notified() => return "it does not answer".into(),
+            () = backend.restart.notified() => return "it was given up".into(),
         }
     }
 }
@@ -422,33 +434,4 @@ fn translate(kind: EventKind) -> Option<DomainEvent> {
 
 fn name_of(name: &Mutex<Option<String>>) -> Option<String> {
     name.lock().unwrap_or_else(PoisonError::into_inner).clone()
-}
-
-/// The unix sockets of this network namespace. Not knowing them is no reason for anything.
-fn read_sockets() -> String {
-    fs::read_to_string("/proc/self/net/unix").unwrap_or_default()
-}
-
-/// Whether somebody is connected to the process that holds a container. True if that cannot be told.
-fn is_heard(sockets: &str, name: &str) -> bool {
-    const LISTENS: &str = "01";
-    let own = format!("/lxc/{name}.sock");
-    let ours = sockets.lines().filter(|line| line.ends_with(&own));
-    let mut states = ours.filter_map(|line| line.split_whitespace().nth(5)).peekable();
-    states.peek().is_none() || states.any(|state| state != LISTENS)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_container_that_nobody_listens_to_is_noticed() {
-        let listens = "0000: 00000002 00000000 00010000 0001 01 54 /run/libvirt/lxc/default_a.sock\n";
-        let connected = "0000: 00000003 00000000 00000000 0001 03 55 /run/libvirt/lxc/default_a.sock\n";
-        let other = "0000: 00000003 00000000 00000000 0001 03 56 /run/libvirt/libvirt-sock\n";
-        assert!(is_heard(&format!("{listens}{connected}{other}"), "default_a"));
-        assert!(!is_heard(&format!("{listens}{other}"), "default_a"));
-        assert!(is_heard(other, "default_a"), "a container without a socket is none of ours");
-    }
 }

@@ -2,6 +2,7 @@
 //!
 //! [`Backend`] is the seam between the launcher's logic and libvirt; tests put a fake behind it.
 
+mod hearing;
 pub mod libvirt;
 
 use std::future::Future;
