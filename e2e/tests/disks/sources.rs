@@ -196,5 +196,6 @@ pub fn clones_from_other_namespaces_need_a_right(host: &Host) -> Result<()> {
     let said = host.try_kubectl(&["patch", "dv", "cloned", "--type=merge", "-p", change], "")?.failure()?;
     ensure!(said.contains("cannot be changed"), "it said: {said}");
     host.kubectl(&["delete", "dv", "cloned"])?;
+    host.kubectl(&["delete", "rolebinding", "cloner"])?;
     host.kubectl(&["delete", "namespace", "images"]).map(drop)
 }
