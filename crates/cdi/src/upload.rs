@@ -24,6 +24,7 @@ use ring::hmac;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 use crate::job::{From, PORT, UPLOAD_FILE, UPLOAD_OFFSET};
 use crate::plan::{job_of, pod_name};
@@ -41,10 +42,23 @@ struct Claims {
     until: u64,
 }
 
+/// What tokens are signed with.
+#[derive(Clone)]
+pub struct Key(hmac::Key);
+
+impl Key {
+    /// Whoever has the same secret knows the tokens of all who have it.
+    pub fn of(secret: &[u8]) -> Self {
+        // Not the secret itself: it is for something else, too.
+        let own = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), b"upload tokens");
+        Self(hmac::Key::new(hmac::HMAC_SHA256, own.as_ref()))
+    }
+}
+
 /// Gives out tokens and takes uploads.
 pub struct Uploads {
     client: Client,
-    key: hmac::Key,
+    key: watch::Receiver<Key>,
 }
 
 impl Uploads {
@@ -52,7 +66,12 @@ impl Uploads {
     pub fn new(client: Client) -> Self {
         let mut secret = [0; 32];
         let _ = rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty());
-        Self { client, key: hmac::Key::new(hmac::HMAC_SHA256, &secret) }
+        Self::with_key(client, watch::channel(Key::of(&secret)).1)
+    }
+
+    /// Tokens are good for all that have this key, as long as they do.
+    pub fn with_key(client: Client, key: watch::Receiver<Key>) -> Self {
+        Self { client, key }
     }
 
     /// Answers for the API group of upload tokens. Who may ask is decided before.
@@ -89,11 +108,11 @@ impl Uploads {
         (StatusCode::CREATED, serde_json::to_value(&asked).unwrap_or_default())
     }
 
-    /// Takes uploads until `shutdown`.
+    /// Takes uploads until `shutdown`. Certificates change, so each connection asks for its own.
     pub async fn serve(
         self: Arc<Self>,
         listener: TcpListener,
-        tls: tokio_rustls::TlsAcceptor,
+        tls: impl Fn() -> tokio_rustls::TlsAcceptor,
         shutdown: impl Future<Output = ()>,
     ) {
         let mut shutdown = pin!(shutdown);
@@ -103,7 +122,7 @@ impl Uploads {
                 accepted = listener.accept() => accepted,
             };
             let Ok((stream, _)) = accepted else { continue };
-            let (uploads, tls) = (self.clone(), tls.clone());
+            let (uploads, tls) = (self.clone(), tls());
             tokio::spawn(async move {
                 let Ok(stream) = tls.accept(stream).await else { return };
                 let service = service_fn(move |request| {
@@ -188,13 +207,13 @@ impl Uploads {
         let claims =
             Claims { namespace: namespace.to_owned(), name: name.to_owned(), until: now() + LIFETIME.as_secs() };
         let text = URL_SAFE_NO_PAD.encode(serde_json::to_vec(&claims).unwrap_or_default());
-        let mark = URL_SAFE_NO_PAD.encode(hmac::sign(&self.key, text.as_bytes()));
+        let mark = URL_SAFE_NO_PAD.encode(hmac::sign(&self.key.borrow().0, text.as_bytes()));
         format!("{text}.{mark}")
     }
 
     fn verify(&self, token: &str) -> Option<Claims> {
         let (text, mark) = token.split_once('.')?;
-        hmac::verify(&self.key, text.as_bytes(), &URL_SAFE_NO_PAD.decode(mark).ok()?).ok()?;
+        hmac::verify(&self.key.borrow().0, text.as_bytes(), &URL_SAFE_NO_PAD.decode(mark).ok()?).ok()?;
         let claims: Claims = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(text).ok()?).ok()?;
         (claims.until >= now()).then_some(claims)
     }
@@ -258,6 +277,9 @@ mod tests {
         let claims = one.verify(&token).unwrap();
         assert_eq!((claims.namespace.as_str(), claims.name.as_str()), ("a", "disk"));
         assert!(uploads().verify(&token).is_none(), "another signer");
+        let shared = |secret: &[u8]| Uploads { key: watch::channel(Key::of(secret)).1, ..uploads() };
+        let token_of_many = shared(b"one").sign("a", "disk");
+        assert!(shared(b"one").verify(&token_of_many).is_some() && shared(b"two").verify(&token_of_many).is_none());
         let (text, mark) = token.split_once('.').unwrap();
         let other = URL_SAFE_NO_PAD.encode(r#"{"namespace":"b","name":"disk","until":99999999999}"#);
         for forged in [format!("{other}.{mark}"), text.to_owned(), format!("{text}."), String::new()] {

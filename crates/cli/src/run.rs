@@ -123,7 +123,7 @@ pub async fn run(arguments: RunArgs) -> Result<()> {
         let target =
             Target { kind: Kind::DataVolume, name: name.clone(), namespace: namespace.clone(), client: client.clone() };
         target.create(&volume).await?;
-        upload::send(target, &arguments.client, path, None).await?;
+        upload::send(target, &arguments.client, path, upload::Proxy::default()).await?;
     }
     let vm = manifest(&arguments, &image, &name, &namespace, key.as_deref(), &password);
     let request = http::Request::post(format!("{}?fieldManager=ferrovirt", vms.resource_url()))

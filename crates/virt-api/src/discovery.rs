@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 use crate::{Body, answer, endpoints::ENDPOINTS};
 
 const GROUP: &str = "subresources.kubevirt.io";
+/// Served beside it: tokens for uploads into DataVolumes.
+const UPLOADS: &str = ferrovirt_api::cdi::names::UPLOAD_GROUP;
 const VERSIONS: [&str; 2] = ["v1", "v1alpha3"];
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
@@ -61,7 +63,7 @@ pub(crate) fn wants_aggregated(headers: &HeaderMap) -> bool {
 
 /// The same in the aggregated form. From the other one the aggregator makes resources whose `verbs` are null, which not every
 /// client can read.
-pub(crate) fn aggregated() -> Response<Body> {
+pub(crate) fn aggregated(with_uploads: bool) -> Response<Body> {
     let mut parents: Vec<(&str, Vec<Value>)> = vec![];
     for endpoint in ENDPOINTS {
         let verbs = [endpoint.verb.name()];
@@ -81,9 +83,18 @@ pub(crate) fn aggregated() -> Response<Body> {
         })
         .collect();
     let version = |v: &str| json!({ "version": v, "resources": resources, "freshness": "Current" });
+    let mut groups = vec![json!({ "metadata": { "name": GROUP }, "versions": VERSIONS.map(version) })];
+    if with_uploads {
+        let kind = json!({ "group": UPLOADS, "version": "v1beta1", "kind": "UploadTokenRequest" });
+        let resource = json!({
+            "resource": "uploadtokenrequests", "singularResource": "uploadtokenrequest", "responseKind": kind,
+            "scope": "Namespaced", "shortNames": ["utr", "utrs"], "verbs": ["create"],
+        });
+        let version = json!({ "version": "v1beta1", "resources": [resource], "freshness": "Current" });
+        groups.push(json!({ "metadata": { "name": UPLOADS }, "versions": [version] }));
+    }
     let list = json!({
-        "kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {},
-        "items": [{ "metadata": { "name": GROUP }, "versions": VERSIONS.map(version) }],
+        "kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": groups,
     });
     let mut response = answer::json(StatusCode::OK, &list);
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(AGGREGATED));

@@ -36,9 +36,10 @@ use ferrovirt_machine::{
     protocol::ProtocolError,
 };
 use futures::future::BoxFuture;
-use http::{Method, Request, Response};
-use http_body_util::combinators::UnsyncBoxBody;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use kube::Client;
+use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use front_proxy::{FrontProxy, FrontProxyError};
@@ -85,17 +86,26 @@ pub fn ready_status() -> ferrovirt_metrics::Family {
     ferrovirt_metrics::Family::gauge("kubevirt_virt_api_ready_status", "Whether virt-api serves.").with([], 1.0)
 }
 
+/// Answers for the API group of upload tokens: of a method, a path and a body the status and the object.
+pub type UploadGroup = Arc<dyn Fn(Method, String, Bytes) -> BoxFuture<'static, (StatusCode, Value)> + Send + Sync>;
+
 #[derive(Clone)]
 pub struct VirtApi {
     client: Client,
     nodes: Arc<dyn Nodes>,
     configuration: configuration::Configuration,
+    uploads: Option<UploadGroup>,
 }
 
 impl VirtApi {
     pub fn new(client: Client, nodes: Arc<dyn Nodes>) -> Self {
         let configuration = configuration::Configuration::new(client.clone());
-        Self { client, nodes, configuration }
+        Self { client, nodes, configuration, uploads: None }
+    }
+
+    /// Serves the API group of upload tokens, too.
+    pub fn with_uploads(self, uploads: UploadGroup) -> Self {
+        Self { uploads: Some(uploads), ..self }
     }
 
     /// Answers one request.
@@ -106,7 +116,9 @@ impl VirtApi {
             (&Method::POST, [hook]) => admission::handle(self, hook, request).await,
             (&Method::GET, ["healthz"]) => answer::text("ok"),
             (&Method::GET, ["metrics"]) => answer::text(ferrovirt_metrics::to_text(&[ready_status()])),
-            (&Method::GET, ["apis"]) if discovery::wants_aggregated(request.headers()) => discovery::aggregated(),
+            (&Method::GET, ["apis"]) if discovery::wants_aggregated(request.headers()) => {
+                discovery::aggregated(self.uploads.is_some())
+            }
             (&Method::GET, ["openapi", rest @ ..]) => openapi::handle(rest),
             (_, ["apis", "subresources.kubevirt.io", rest @ ..]) => match rest {
                 [] => discovery::group(),
@@ -116,7 +128,26 @@ impl VirtApi {
                 }
                 _ => answer::not_found("the server could not find the requested resource"),
             },
+            (_, ["apis", "upload.cdi.kubevirt.io", ..]) => self.upload_group(request, path).await,
             _ => answer::not_found("the server could not find the requested resource"),
+        }
+    }
+
+    /// The API server has asked its authorizer before it passed the call on; nobody else may be the caller.
+    async fn upload_group(&self, request: Request<Body>, path: String) -> Response<Body> {
+        let Some(uploads) = &self.uploads else {
+            return answer::not_found("the server could not find the requested resource");
+        };
+        let method = request.method().clone();
+        if method != Method::GET && !request.headers().contains_key("x-remote-user") {
+            return answer::status(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized");
+        }
+        match request.into_body().collect().await {
+            Ok(body) => {
+                let (status, object) = uploads(method, path, body.to_bytes()).await;
+                answer::json(status, &object)
+            }
+            Err(error) => answer::status(StatusCode::BAD_REQUEST, "BadRequest", &error.to_string()),
         }
     }
 }

@@ -23,6 +23,7 @@ const DEADLINE: Duration = Duration::from_secs(300);
 /// The kinds of an installation's objects that have no namespace.
 const CLUSTER_KINDS: &[&str] = &[
     "APIService",
+    "CDIConfig",
     "ClusterRole",
     "ClusterRoleBinding",
     "CustomResourceDefinition",

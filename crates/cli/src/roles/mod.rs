@@ -5,12 +5,13 @@
 pub mod certificates;
 pub mod copy_tree;
 mod device_plugin;
+mod hypervisors;
 pub mod importer;
 mod leader;
-mod offered;
 mod scrape;
 #[cfg(test)]
 mod stream_tests;
+mod uploads;
 pub mod virt_api;
 pub mod virt_controller;
 pub mod virt_handler;

@@ -11,12 +11,12 @@ use super::{
     RoleArgs,
     certificates::material::{self, Material},
     scrape::MetricsArgs,
-    terminated,
+    terminated, uploads,
 };
 
 const SECRET: &str = "virt-api-certificates";
 /// How often to look whether the API server's front proxy has another CA.
-const AGAIN: Duration = Duration::from_secs(60);
+pub const AGAIN: Duration = Duration::from_secs(60);
 
 #[derive(Args)]
 pub struct VirtApiArgs {
@@ -24,6 +24,9 @@ pub struct VirtApiArgs {
     role: RoleArgs,
     #[arg(long, default_value = "[::]:8443")]
     listen: SocketAddr,
+    /// Where images are uploaded to
+    #[arg(long, default_value = "[::]:8444")]
+    listen_uploads: SocketAddr,
     #[command(flatten)]
     metrics: MetricsArgs,
 }
@@ -36,6 +39,7 @@ pub async fn run(arguments: VirtApiArgs) -> Result<()> {
     let calling =
         material::follow(certificates.clone(), AGAIN, |material: Material| std::future::ready(material.client()))
             .await?;
+    let uploads = uploads::start(client.clone(), certificates.clone(), arguments.listen_uploads).await?;
     let serving = {
         let client = client.clone();
         material::follow(certificates, AGAIN, move |material| {
@@ -53,6 +57,7 @@ pub async fn run(arguments: VirtApiArgs) -> Result<()> {
         TcpListener::bind(arguments.listen).await.with_context(|| format!("cannot listen on {}", arguments.listen))?;
     arguments.metrics.serve(Arc::new(|| Box::pin(async { vec![ferrovirt_virt_api::ready_status()] }))).await?;
     tracing::info!(listen = %arguments.listen, "virt-api serves");
-    ferrovirt_virt_api::serve(VirtApi::new(client, Arc::new(nodes)), listener, serving, terminated()).await;
+    let api = VirtApi::new(client, Arc::new(nodes)).with_uploads(uploads);
+    ferrovirt_virt_api::serve(api, listener, serving, terminated()).await;
     Ok(())
 }

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     RoleArgs, certificates,
+    hypervisors::probes,
     leader::{Elector, LEASE},
     scrape::MetricsArgs,
     terminated,
@@ -50,6 +51,7 @@ pub async fn run(arguments: VirtControllerArgs) -> Result<()> {
     }
     tracing::info!(identity, "this virt-controller leads");
     let stop = CancellationToken::new();
+    let probes = probes::keep(client.clone(), arguments.role.namespace.clone(), arguments.launcher_image.clone());
     let settings =
         Settings { launcher_image: arguments.launcher_image, component_image: arguments.importer_image.clone() };
     let parts = Part::ALL.map(|part| {
@@ -65,6 +67,7 @@ pub async fn run(arguments: VirtControllerArgs) -> Result<()> {
     }
     let lost = tokio::select! {
         () = certificates::keep(client.clone(), arguments.role.namespace.clone()) => false,
+        () = probes => false,
         () = terminated() => false,
         () = elector.keep() => true,
     };

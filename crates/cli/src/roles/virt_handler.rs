@@ -16,7 +16,8 @@ use tokio_util::sync::CancellationToken;
 use super::{
     RoleArgs,
     certificates::material::{self, Material},
-    device_plugin, offered,
+    device_plugin,
+    hypervisors::offered,
     scrape::MetricsArgs,
     terminated,
 };
@@ -52,7 +53,7 @@ pub async fn run(arguments: VirtHandlerArgs) -> Result<()> {
         TcpListener::bind(arguments.listen).await.with_context(|| format!("cannot listen on {}", arguments.listen))?;
     let mut config = ferrovirt_node::Config::new(&arguments.node_name, arguments.kubelet_root);
     let kvm = ferrovirt_node::Host::detect().kvm_usable();
-    config.hypervisors = offered::follow(client.clone(), &arguments.role.namespace, kvm);
+    config.hypervisors = offered::follow(client.clone(), &arguments.role.namespace, &arguments.node_name, kvm);
     let plugins = device_plugin::run(device_plugin::devices(kvm), NODE_ROOT.into(), device_plugin::DIRECTORY.into());
     let agent = ferrovirt_node::agent(client, config);
     let told = agent.clone();

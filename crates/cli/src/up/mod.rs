@@ -10,7 +10,7 @@ mod logs;
 pub mod objects;
 pub mod paths;
 pub mod pki;
-mod probe;
+pub mod probe;
 mod programs;
 mod services;
 mod uploads;
@@ -179,7 +179,6 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         bootstrap: objects::bootstrap(!arguments.no_emulation)
             .into_iter()
             .chain(ferrovirt_node_lite::storage::classes())
-            .chain(uploads::objects())
             .collect(),
         audit_log: arguments.audit_log.clone(),
         root_ca_pem: Some(pki.ca_certificate().to_owned()),

@@ -12,6 +12,9 @@ use serde_json::{Value, json};
 pub use super::services::NAMESPACE;
 use super::services::SERVICE;
 
+/// Of the API group that gives out upload tokens. The name is upstream's.
+pub const UPLOAD_SERVICE: &str = "cdi-api";
+
 /// Our own kinds, and that of secondary networks, which Multus brings to a cluster.
 pub fn definitions() -> Vec<Value> {
     let mut definitions = ferrovirt_api::crds();
@@ -67,6 +70,18 @@ pub fn bootstrap(allow_emulation: bool) -> Vec<Value> {
             },
         }));
     }
+    objects.push(json!({
+        "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+        "metadata": { "name": "v1beta1.upload.cdi.kubevirt.io" },
+        "spec": {
+            "group": "upload.cdi.kubevirt.io", "version": "v1beta1",
+            "groupPriorityMinimum": 1000, "versionPriority": 15,
+            "service": { "namespace": NAMESPACE, "name": UPLOAD_SERVICE, "port": 443 },
+        },
+    }));
+    objects.push(json!({
+        "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "CDIConfig", "metadata": { "name": "config" }, "spec": {},
+    }));
     objects.push(webhooks(
         "MutatingWebhookConfiguration",
         "virt-api-mutator",

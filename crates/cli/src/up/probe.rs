@@ -169,7 +169,7 @@ impl Probe<'_> {
 }
 
 /// The last thing that the launcher said, without time and level.
-fn complaint(log: &str) -> String {
+pub fn complaint(log: &str) -> String {
     let last = log.lines().rev().find(|line| line.contains("ERROR")).or_else(|| log.lines().next_back());
     let text = last.map(|line| line.rsplit_once("ERROR").map_or(line, |(_, text)| text));
     let text = text.map(|text| text.trim().trim_start_matches("ferrovirt_launcher:").trim());

@@ -14,26 +14,9 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use super::services::NAMESPACE;
+use super::{objects::UPLOAD_SERVICE, services::NAMESPACE};
 
-const SERVICE: &str = "cdi-api";
 const MAX_REQUEST: usize = 1 << 20;
-
-/// Created if they are not there.
-pub fn objects() -> Vec<Value> {
-    vec![
-        json!({
-            "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
-            "metadata": { "name": "v1beta1.upload.cdi.kubevirt.io" },
-            "spec": {
-                "group": "upload.cdi.kubevirt.io", "version": "v1beta1",
-                "groupPriorityMinimum": 1000, "versionPriority": 15,
-                "service": { "namespace": NAMESPACE, "name": SERVICE, "port": 443 },
-            },
-        }),
-        json!({ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "CDIConfig", "metadata": { "name": "config" }, "spec": {} }),
-    ]
-}
 
 /// Starts to take uploads on a port of its own, and says in the CDIConfig where.
 pub async fn start(
@@ -47,7 +30,7 @@ pub async fn start(
     let handler = uploads.clone();
     api.register_in_process(
         NAMESPACE,
-        SERVICE,
+        UPLOAD_SERVICE,
         Arc::new(move |request| {
             let uploads = handler.clone();
             Box::pin(async move {
@@ -73,7 +56,7 @@ pub async fn start(
         .await
         .context("cannot say where uploads go")?;
     let tls = acceptor(certificate)?;
-    tokio::spawn(uploads.serve(listener, tls, shutdown));
+    tokio::spawn(uploads.serve(listener, move || tls.clone(), shutdown));
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 pub use target::{Kind, NewVolume, Target};
-pub use transfer::send;
+pub use transfer::{Proxy, send};
 
 use crate::client::ClientArgs;
 
@@ -43,8 +43,8 @@ pub struct ImageUploadArgs {
     /// For the sake of virtctl's users: volumes are bound at once
     #[arg(long, hide = true)]
     force_bind: bool,
-    /// For the sake of virtctl's users: the host's certificate is known from the kubeconfig
-    #[arg(long, hide = true)]
+    /// Do not check the upload proxy's certificate
+    #[arg(long)]
     insecure: bool,
     #[command(flatten)]
     client: ClientArgs,
@@ -77,7 +77,8 @@ pub async fn run(arguments: ImageUploadArgs) -> Result<()> {
             false => println!("{title} waits for an upload already"),
         }
     }
-    send(target, &arguments.client, &arguments.image_path, arguments.uploadproxy_url.as_deref()).await?;
+    let proxy = Proxy { url: arguments.uploadproxy_url.as_deref(), insecure: arguments.insecure };
+    send(target, &arguments.client, &arguments.image_path, proxy).await?;
     println!("{title} is filled");
     Ok(())
 }

@@ -34,7 +34,7 @@ use super::{
     bar::Bar,
     target::{State, Target},
 };
-use crate::client::ClientArgs;
+use crate::{any_certificate::AnyCertificate, client::ClientArgs};
 
 /// How long a target may take to be ready for an upload, and afterwards to be filled.
 const READY: Duration = Duration::from_secs(300);
@@ -46,8 +46,17 @@ const CHUNK: usize = 256 << 10;
 /// What is looked at of both ends of a file to tell it from another.
 const SAMPLE: u64 = 64 << 10;
 
+/// Where uploads go.
+#[derive(Default, Clone, Copy)]
+pub struct Proxy<'a> {
+    /// What the CDIConfig says, if nothing is said here.
+    pub url: Option<&'a str>,
+    /// Whoever answers there may have the image.
+    pub insecure: bool,
+}
+
 /// Brings the file into the target and waits until that is usable.
-pub async fn send(mut target: Target, host: &ClientArgs, path: &Path, proxy: Option<&str>) -> Result<()> {
+pub async fn send(mut target: Target, host: &ClientArgs, path: &Path, proxy: Proxy<'_>) -> Result<()> {
     let (file, sent) = (name_of(path)?, Arc::default());
     until(&mut target, host, |state| matches!(state, State::Ready | State::Filled)).await?;
     let mut last = (Instant::now(), 0);
@@ -126,7 +135,7 @@ struct Upload<'a> {
     target: &'a Target,
     config: &'a Config,
     path: &'a Path,
-    proxy: Option<&'a str>,
+    proxy: Proxy<'a>,
     file: &'a str,
     /// The place in the file that was reached.
     sent: &'a Arc<AtomicU64>,
@@ -139,7 +148,7 @@ impl Upload<'_> {
             return Ok(());
         }
         // A host that was restarted knows no old tokens, and listens elsewhere.
-        let url = match self.proxy {
+        let url = match self.proxy.url {
             Some(url) => url.to_owned(),
             None => proxy_url(&self.target.client).await?,
         };
@@ -162,7 +171,7 @@ impl Upload<'_> {
     async fn offset(&self, url: &str, token: &str) -> Result<u64> {
         let request =
             self.request(url, token)?.method("HEAD").body(Empty::new().map_err(|n| match n {}).boxed_unsync())?;
-        let answer = exchange(self.config, url, request).await?;
+        let answer = self.exchange(url, request).await?;
         if answer.status().is_server_error() {
             bail!("the upload proxy answered {}", answer.status());
         }
@@ -186,7 +195,7 @@ impl Upload<'_> {
             let last = total.saturating_sub(1);
             request = request.header(header::CONTENT_RANGE, format!("bytes {from}-{last}/{total}"));
         }
-        let answer = exchange(self.config, url, request.body(StreamBody::new(body).boxed_unsync())?).await?;
+        let answer = self.exchange(url, request.body(StreamBody::new(body).boxed_unsync())?).await?;
         let status = answer.status();
         let text = answer.into_body().collect().await?.to_bytes();
         if status.is_success() {
@@ -198,6 +207,19 @@ impl Upload<'_> {
             return Err(Refused(text).into());
         }
         bail!("the upload proxy answered {status}: {text}")
+    }
+
+    /// One request on a connection of its own.
+    async fn exchange(&self, url: &str, request: Request<Body>) -> Result<Response<Incoming>> {
+        let uri = endpoint(url)?;
+        let host =
+            uri.host().context("the address of the upload proxy has no host")?.trim_matches(['[', ']']).to_owned();
+        let stream = TcpStream::connect((host.as_str(), uri.port_u16().unwrap_or(443))).await.map_err(Unreachable)?;
+        let tls = tokio_rustls::TlsConnector::from(Arc::new(trust(self.config, self.proxy.insecure)?));
+        let stream = tls.connect(ServerName::try_from(host)?, stream).await.map_err(unreachable)?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        Ok(sender.send_request(request).await?)
     }
 
     fn unreadable(&self, error: std::io::Error) -> anyhow::Error {
@@ -243,33 +265,35 @@ fn endpoint(url: &str) -> Result<http::Uri> {
 
 type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
-/// One request on a connection of its own.
-async fn exchange(config: &Config, url: &str, request: Request<Body>) -> Result<Response<Incoming>> {
-    let uri = endpoint(url)?;
-    let host = uri.host().context("the address of the upload proxy has no host")?.trim_matches(['[', ']']).to_owned();
-    let stream = TcpStream::connect((host.as_str(), uri.port_u16().unwrap_or(443))).await.map_err(Unreachable)?;
-    let tls = tokio_rustls::TlsConnector::from(Arc::new(trust(config)?));
-    let stream = tls.connect(ServerName::try_from(host)?, stream).await.map_err(Unreachable)?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    Ok(sender.send_request(request).await?)
-}
-
 #[derive(Debug, thiserror::Error)]
 #[error("cannot reach the upload proxy")]
 struct Unreachable(#[source] std::io::Error);
 
-/// The upload proxy has a certificate of the cluster's CA.
-fn trust(config: &Config) -> Result<ClientConfig> {
+/// A certificate that is not trusted will not be trusted at the next try.
+fn unreachable(error: std::io::Error) -> anyhow::Error {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    match cause {
+        Some(rustls::Error::InvalidCertificate(_)) => Refused(format!(
+            "the upload proxy's certificate is not trusted ({error}); --insecure sends the image all the same"
+        ))
+        .into(),
+        _ => Unreachable(error).into(),
+    }
+}
+
+/// The upload proxy has a certificate of the cluster's CA, or the caller does not care.
+fn trust(config: &Config, insecure: bool) -> Result<ClientConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
+    if insecure {
+        let anybody = Arc::new(AnyCertificate(provider));
+        return Ok(builder.dangerous().with_custom_certificate_verifier(anybody).with_no_client_auth());
+    }
     let mut roots = RootCertStore::empty();
     for certificate in config.root_cert.iter().flatten() {
         roots.add(CertificateDer::from(certificate.clone()))?;
     }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    Ok(ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth())
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
 #[cfg(test)]

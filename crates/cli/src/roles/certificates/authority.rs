@@ -16,9 +16,9 @@ use rcgen::{
 };
 use rustls_pki_types::{CertificateDer, pem::PemObject};
 use time::{Duration, OffsetDateTime};
-use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-use crate::up::pki::Identity;
+use crate::up::{objects, pki::Identity};
 
 /// What a secret holds, as text.
 pub type Data = BTreeMap<String, String>;
@@ -120,7 +120,9 @@ struct Leaf {
 pub fn holders(namespace: &str) -> [Holder; 2] {
     use ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
     let api = format!("virt-api.{namespace}.svc");
-    let api_hosts = vec![api.clone(), format!("{api}.cluster.local"), format!("virt-api.{namespace}")];
+    let mut api_hosts = vec![api.clone(), format!("{api}.cluster.local"), format!("virt-api.{namespace}")];
+    // It also gives out the tokens for uploads, and takes these.
+    api_hosts.extend([objects::UPLOAD_SERVICE, "cdi-uploadproxy"].map(|name| format!("{name}.{namespace}.svc")));
     let handler_hosts = vec![format!("virt-handler.{namespace}.svc")];
     let leaf = |file, name, hosts, purpose| Leaf { file, name, hosts, purpose };
     [
@@ -147,6 +149,7 @@ impl Holder {
             let kept = identity(stored, leaf.file).filter(|kept| {
                 ends(kept) - lifetime.renew_before > now
                     && issuer(&kept.certificate) == subject(&ca.current.certificate)
+                    && leaf.hosts.iter().all(|host| names(&kept.certificate).contains(host))
             });
             let identity = match kept {
                 Some(kept) => kept,
@@ -222,6 +225,19 @@ fn issuer(pem: &str) -> Option<String> {
 
 fn subject(pem: &str) -> Option<String> {
     parsed(pem, |certificate| Some(certificate.subject().to_string()))
+}
+
+/// The hosts that a certificate is for.
+fn names(pem: &str) -> Vec<String> {
+    let found = parsed(pem, |certificate| {
+        let names = &certificate.subject_alternative_name().ok()??.value.general_names;
+        let hosts = names.iter().filter_map(|name| match name {
+            GeneralName::DNSName(host) => Some((*host).to_owned()),
+            _ => None,
+        });
+        Some(hosts.collect())
+    });
+    found.unwrap_or_default()
 }
 
 fn parsed<T>(pem: &str, read: impl FnOnce(&X509Certificate<'_>) -> Option<T>) -> Option<T> {

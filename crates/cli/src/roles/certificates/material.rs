@@ -37,6 +37,18 @@ impl Material {
         Ok(Arc::new(config))
     }
 
+    /// For a server that talks to everybody, in HTTP of the old kind.
+    pub fn open_server(&self) -> Result<Arc<ServerConfig>> {
+        let (chain, key) = self.identity("tls")?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+
     /// For a client of such servers.
     pub fn client(&self) -> Result<Arc<ClientConfig>> {
         let (chain, key) = self.identity("client")?;
