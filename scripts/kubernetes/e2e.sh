@@ -133,7 +133,16 @@ all_replaced() {
 instance() {
     kubectl get vmi/stays -o jsonpath='{.metadata.uid} {.status.phaseTransitionTimestamps}{"\n"}' &&
         kubectl get pods -l vm.kubevirt.io/name=stays -o jsonpath='{.items[*].metadata.uid} {.items[*].status.containerStatuses[*].containerID}{"\n"}' &&
-        pgrep -f 'qemu-system.*guest=default_stays'
+        processes_of "$(kubectl get pods -l vm.kubevirt.io/name=stays -o jsonpath='{.items[*].metadata.uid}')"
+}
+
+# processes_of POD_UID: its QEMU. Others on this machine may run one of the same name.
+processes_of() {
+    local pid found=1
+    for pid in $(pgrep -f 'qemu-system.*guest=default_stays'); do
+        ! grep -q "$1" "/proc/$pid/cgroup" 2>/dev/null || { echo "$pid" && found=0; }
+    done
+    return "$found"
 }
 
 rolled_out() {
