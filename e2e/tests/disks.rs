@@ -38,6 +38,7 @@ fn main() -> ExitCode {
     let embedded_only = &[
         ("claims_are_bound_and_reclaimed", "a cluster's volumes are made by its own provisioner"),
         ("an_image_is_transferred_once", "there is no cache of images on a cluster"),
+        ("a_broken_upload_goes_on", "it would kill the importer, too, and an upload to another importer begins anew"),
         ("logins_and_mirrors_are_used", "a cluster's nodes pull images by their own configuration"),
         ("registries_fill_volumes_and_container_disks", "a pod cannot reach the registry on this machine's loopback"),
     ];
