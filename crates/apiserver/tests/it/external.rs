@@ -1,6 +1,7 @@
 //! An extension API server: a program of its own behind a Service, with TLS, that believes only the front proxy.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ferrovirt_apiserver::{Config, FrontProxy};
 use http::{Method, Request, Response, StatusCode};
@@ -152,6 +153,19 @@ async fn available(admin: &Client, reason: &str) -> String {
     }
 }
 
+/// Waits until the group is in discovery, or no longer.
+async fn discovered(admin: &Client, wanted: bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let groups = admin.get("/apis").await.expect(200);
+        if groups["groups"].as_array().unwrap().iter().any(|group| group["name"] == "ext.example.com") == wanted {
+            return;
+        }
+        assert!(Instant::now() < deadline, "in discovery: {} after 30 s", !wanted);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 fn bundle(authority: &str) -> Value {
     use base64::Engine as _;
     json!({"caBundle": base64::engine::general_purpose::STANDARD.encode(authority)})
@@ -197,8 +211,7 @@ async fn extension_servers_are_reached_and_told_who_asks() {
     k.server.user("jane", &[]).get(&format!("{GROUP}/things")).await.expect(403);
 
     // It is in discovery, one document at a time and all at once.
-    let groups = admin.get("/apis").await.expect(200);
-    assert!(groups["groups"].as_array().unwrap().iter().any(|g| g["name"] == "ext.example.com"), "{groups}");
+    discovered(&admin, true).await;
     let listed = k.run("api-resources --api-group=ext.example.com", "").await;
     assert!(listed.contains("things") && listed.contains("Thing"), "{listed}");
 
@@ -227,8 +240,7 @@ async fn extension_servers_are_reached_and_told_who_asks() {
     let why = available(&admin, "FailedDiscoveryCheck").await;
     assert!(why.contains("tls") && why.contains("UnknownIssuer"), "{why}");
     admin.until(&format!("{GROUP}/things"), 503).await;
-    let groups = admin.get("/apis").await.expect(200);
-    assert!(!groups["groups"].as_array().unwrap().iter().any(|g| g["name"] == "ext.example.com"), "{groups}");
+    discovered(&admin, false).await;
     let patch = json!({"spec": {"caBundle": null, "insecureSkipTLSVerify": true}});
     admin.merge(&format!("{SERVICES}/v1.ext.example.com"), &patch).await.expect(200);
     available(&admin, "Passed").await;
