@@ -10,9 +10,12 @@ mod go;
 mod kind;
 pub mod names;
 pub mod quantity;
+mod said;
+pub mod storage;
 pub mod v1;
 
 pub use chain::chain;
 pub use crds::crds;
 pub use folded::Folded;
 pub use quantity::Quantity;
+pub use said::Said;

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ferrovirt_disks::clone::clone_file;
+use ferrovirt_disks::clone::{clone_file, shares_blocks};
 use ferrovirt_disks::image::{FileSource, ImportError, Observer, Options, Source, Target, import};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
@@ -161,7 +161,7 @@ fn bring(
         tracing::info!(from = options.resume_from, "going on where an earlier attempt ended");
     }
     match cached {
-        Some(cached) if !shares_blocks(&cached, &target) => {
+        Some(cached) if !shares_blocks(target.handle(), &cached.path("probe")) => {
             let tee = Tee::open(source, cached.path("partial"))
                 .map_err(|source| ImportError::Write { path: cached.path("partial"), source })?;
             import(&tee, &target, &options, &scribe)?;
@@ -189,13 +189,6 @@ fn keep(cached: &Cached, target: &Target) {
         Err(error) => tracing::info!(%error, "the disk is not kept for others"),
     }
     cached.evict();
-}
-
-fn shares_blocks(cached: &Cached, target: &Target) -> bool {
-    let probe = cached.path("probe");
-    let shared = File::create(&probe).is_ok_and(|file| rustix::fs::ioctl_ficlone(&file, target.handle()).is_ok());
-    let _ = fs::remove_file(probe);
-    shared
 }
 
 /// Writes down what was reached, so that another importer can go on.

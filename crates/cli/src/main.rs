@@ -6,7 +6,6 @@
 #[macro_use]
 mod output;
 
-mod any_certificate;
 mod apply;
 mod client;
 mod console;

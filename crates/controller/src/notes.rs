@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use ferrovirt_plan::{Note, NoteKind, said::Said};
+use ferrovirt_api::Said;
+use ferrovirt_plan::{Note, NoteKind};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
     Client,

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::path::Path;
 
 use rustix::fs::{SeekFrom, copy_file_range, ioctl_ficlone, seek};
 use rustix::io::Errno;
@@ -13,6 +14,13 @@ pub enum Copied {
     Shared,
     /// This many bytes.
     Bytes(u64),
+}
+
+/// Whether a file at `probe` could share blocks with this one. Nothing is left there.
+pub fn shares_blocks(source: &File, probe: &Path) -> bool {
+    let shared = File::create(probe).is_ok_and(|file| ioctl_ficlone(&file, source).is_ok());
+    let _ = std::fs::remove_file(probe);
+    shared
 }
 
 const PIECE: u64 = 16 << 20;

@@ -40,6 +40,11 @@ pub trait Hypervisor: Send + Sync {
     /// True if it can run without its device, more slowly.
     fn can_emulate(&self) -> bool;
 
+    /// The device without which it does not run at all.
+    fn needed_device(&self) -> Option<&'static str> {
+        self.device().filter(|_| !self.can_emulate())
+    }
+
     /// True if the launcher's container has to be privileged.
     fn runs_privileged(&self) -> bool;
 
@@ -112,6 +117,21 @@ pub static KNOWN: [Known; 11] = [
     missing("bhyve", "runs on FreeBSD only"),
     Known { name: "cloud-hypervisor", driver: Ok(&cloud_hypervisor::CloudHypervisor) },
 ];
+
+/// All that there are.
+pub fn drivers() -> impl Iterator<Item = &'static dyn Hypervisor> {
+    KNOWN.iter().filter_map(|known| known.driver.ok())
+}
+
+/// True if a cluster that lists these names admits this one. One that lists none admits the default, for which upstream has another
+/// word.
+pub fn is_admitted<'a>(listed: impl IntoIterator<Item = &'a str>, name: &str) -> bool {
+    let mut listed = listed.into_iter().peekable();
+    match listed.peek() {
+        None => name == DEFAULT,
+        Some(_) => listed.any(|entry| entry == name || (entry == "kvm" && name == DEFAULT)),
+    }
+}
 
 /// The driver of this name, if there is one.
 pub fn hypervisor(name: &str) -> Option<&'static dyn Hypervisor> {

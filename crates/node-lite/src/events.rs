@@ -1,9 +1,9 @@
 //! Events on pods and claims, with the reasons of the kubelet and its siblings. An event that cannot be written is only logged.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use ferrovirt_api::Said;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -17,19 +17,12 @@ pub enum Severity {
     Warning,
 }
 
-/// Object uid, reason, message.
-type Saying = (String, String, String);
-
 #[derive(Clone)]
 pub struct Events {
     client: kube::Client,
     host: String,
-    /// What was said about which object, and when: a retry loop must not fill the store.
-    said: Arc<Mutex<HashMap<Saying, Instant>>>,
+    said: Arc<Mutex<Said>>,
 }
-
-/// A repetition within this time is dropped.
-const QUIET: Duration = Duration::from_secs(300);
 
 impl Events {
     pub fn new(client: kube::Client, host: &str) -> Self {
@@ -59,12 +52,9 @@ impl Events {
         reason: &str,
         message: &str,
     ) {
-        let uid = about.uid.clone().unwrap_or_default();
-        let now = Instant::now();
         {
             let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-            said.retain(|_, at| now.duration_since(*at) < QUIET);
-            if said.insert((uid.clone(), reason.to_owned(), message.to_owned()), now).is_some() {
+            if !said.is_news(Instant::now(), about.uid.as_deref().unwrap_or_default(), reason, message) {
                 return;
             }
         }

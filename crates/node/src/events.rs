@@ -3,8 +3,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use ferrovirt_api::v1::{VirtualMachineInstance, values::sync_event};
-use ferrovirt_plan::said::Said;
+use ferrovirt_api::{
+    Said,
+    v1::{VirtualMachineInstance, values::sync_event},
+};
 use kube::{
     Client, Resource,
     runtime::events::{Event, EventType, Recorder, Reporter},

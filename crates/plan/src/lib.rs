@@ -13,7 +13,6 @@ pub mod network;
 pub mod pod;
 mod probes;
 pub mod replicaset;
-pub mod said;
 pub mod selector;
 pub mod storage;
 pub mod unsupported;

@@ -26,13 +26,11 @@ pub(crate) fn not_admitted(configuration: &KubeVirtConfiguration, object: &Value
 }
 
 fn judge(name: &str, listed: &[String]) -> Option<String> {
-    let default = [hypervisor::DEFAULT.to_owned()];
-    let admitted = if listed.is_empty() { &default[..] } else { listed };
-    // Upstream's word for its one hypervisor means the same.
-    let is = |entry: &String| entry == name || (entry == "kvm" && name == hypervisor::DEFAULT);
-    if admitted.iter().any(is) {
+    if hypervisor::is_admitted(listed.iter().map(String::as_str), name) {
         return None;
     }
+    let default = [hypervisor::DEFAULT.to_owned()];
+    let admitted = if listed.is_empty() { &default[..] } else { listed };
     Some(format!(
         "hypervisor {name:?} is not admitted in this cluster; admitted: {}. An administrator admits it in the KubeVirt \
          object, with spec.configuration.hypervisors: [{}, {{name: {name}}}]",

@@ -37,7 +37,7 @@ use ferrovirt_machine::{
 };
 use futures::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
+use http_body_util::combinators::UnsyncBoxBody;
 use kube::Client;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -142,12 +142,12 @@ impl VirtApi {
         if method != Method::GET && !request.headers().contains_key("x-remote-user") {
             return answer::status(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized");
         }
-        match request.into_body().collect().await {
+        match options::bytes(request).await {
             Ok(body) => {
-                let (status, object) = uploads(method, path, body.to_bytes()).await;
+                let (status, object) = uploads(method, path, body).await;
                 answer::json(status, &object)
             }
-            Err(error) => answer::status(StatusCode::BAD_REQUEST, "BadRequest", &error.to_string()),
+            Err(refusal) => refusal,
         }
     }
 }

@@ -1,7 +1,6 @@
 //! An extension API server: a program of its own behind a Service, with TLS, that believes only the front proxy.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use ferrovirt_apiserver::{Config, FrontProxy};
 use http::{Method, Request, Response, StatusCode};
@@ -16,7 +15,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use crate::support::kubectl::Kubectl;
-use crate::support::{Client, Server};
+use crate::support::{Answer, Client, Server};
 
 const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 const GROUP: &str = "/apis/ext.example.com/v1";
@@ -155,15 +154,10 @@ async fn available(admin: &Client, reason: &str) -> String {
 
 /// Waits until the group is in discovery, or no longer.
 async fn discovered(admin: &Client, wanted: bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    loop {
-        let groups = admin.get("/apis").await.expect(200);
-        if groups["groups"].as_array().unwrap().iter().any(|group| group["name"] == "ext.example.com") == wanted {
-            return;
-        }
-        assert!(Instant::now() < deadline, "in discovery: {} after 30 s", !wanted);
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let has = |answer: &Answer| {
+        answer.body["groups"].as_array().is_some_and(|all| all.iter().any(|group| group["name"] == "ext.example.com"))
+    };
+    admin.until_that("/apis", |answer| answer.status == 200 && has(answer) == wanted).await;
 }
 
 fn bundle(authority: &str) -> Value {

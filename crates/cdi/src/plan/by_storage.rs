@@ -1,13 +1,12 @@
 //! Clones that the storage makes itself, from a claim's `dataSource`: no pod, and no time where blocks can be shared.
 
-use ferrovirt_api::cdi::names;
+use ferrovirt_api::{cdi::names, storage::default_class};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec, TypedLocalObjectReference};
 use k8s_openapi::api::storage::v1::StorageClass;
 
 use super::foreign::origin_namespace;
 use super::{Observed, Plan, phase, status};
 
-const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 const KIND: &str = "PersistentVolumeClaim";
 
 /// What the new claim says if its storage is to make the clone.
@@ -47,16 +46,10 @@ pub(super) fn follow(observed: &Observed<'_>, claim: &PersistentVolumeClaim, pla
     }
 }
 
-/// The class of this name, or the newest of those that are marked as the default.
+/// The class of this name, or the default.
 fn class_of<'a>(classes: &'a [StorageClass], name: Option<&str>) -> Option<&'a StorageClass> {
-    let marked = |class: &&StorageClass| {
-        let annotations = class.metadata.annotations.as_ref();
-        annotations.and_then(|annotations| annotations.get(DEFAULT_CLASS)).is_some_and(|value| value == "true")
-    };
     match name {
         Some(name) => classes.iter().find(|class| class.metadata.name.as_deref() == Some(name)),
-        None => {
-            classes.iter().filter(marked).max_by_key(|class| class.metadata.creation_timestamp.as_ref().map(|at| at.0))
-        }
+        None => default_class(classes),
     }
 }

@@ -44,7 +44,7 @@ pub async fn run(client: Client, paths: Paths, launcher_image: String, kvm: bool
     let mut rest: BTreeMap<&str, (Instant, Duration)> = BTreeMap::new();
     loop {
         let key = key(&launcher_image, kvm);
-        for driver in hypervisor::KNOWN.iter().filter_map(|known| known.driver.ok()) {
+        for driver in hypervisor::drivers() {
             let works = matches!(found.borrow().get(driver.name()), Some(None));
             let resting = rest.get(driver.name()).is_some_and(|(until, _)| Instant::now() < *until);
             if known == key && (works || resting) {
@@ -87,7 +87,7 @@ struct Probe<'a> {
 impl Probe<'_> {
     /// Runs the pod, unless the last one saw the same programs and kernel.
     async fn run(&self, key: &str) -> Result<()> {
-        if let Some(device) = self.driver.device().filter(|_| !self.kvm && !self.driver.can_emulate()) {
+        if let Some(device) = self.driver.needed_device().filter(|_| !self.kvm) {
             bail!("it needs the device {device}, which this node does not have");
         }
         let directory = match self.driver.name() == hypervisor::DEFAULT {

@@ -19,6 +19,7 @@ use bytes::Bytes;
 use ferrovirt_api::cdi::{UploadTokenRequest, names};
 use ferrovirt_cdi::job::{UPLOAD_FILE, UPLOAD_OFFSET};
 use ferrovirt_disks::digest::Digest;
+use ferrovirt_fetch::http::Anyone;
 use futures::TryStreamExt;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Empty, StreamBody, combinators::UnsyncBoxBody};
@@ -34,7 +35,7 @@ use super::{
     bar::Bar,
     target::{State, Target},
 };
-use crate::{any_certificate::AnyCertificate, client::ClientArgs};
+use crate::client::ClientArgs;
 
 /// How long a target may take to be ready for an upload, and afterwards to be filled.
 const READY: Duration = Duration::from_secs(300);
@@ -286,7 +287,7 @@ fn trust(config: &Config, insecure: bool) -> Result<ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
     if insecure {
-        let anybody = Arc::new(AnyCertificate(provider));
+        let anybody = Arc::new(Anyone(provider));
         return Ok(builder.dangerous().with_custom_certificate_verifier(anybody).with_no_client_auth());
     }
     let mut roots = RootCertStore::empty();

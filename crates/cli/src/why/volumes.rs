@@ -85,7 +85,7 @@ fn pending(facts: &Facts, claim: &Value, about: &str, findings: &mut Vec<Finding
         let default = facts
             .storage_classes
             .iter()
-            .any(|class| class["metadata"]["annotations"]["storageclass.kubernetes.io/is-default-class"] == "true");
+            .any(|class| class["metadata"]["annotations"][ferrovirt_api::storage::IS_DEFAULT_CLASS] == "true");
         if !default {
             let next = "name one in its spec.storageClassName: kubectl get storageclasses";
             findings.push(finding(about, "names no storage class, and the cluster has no default", next));

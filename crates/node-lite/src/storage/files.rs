@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 
-use ferrovirt_disks::clone::clone_file;
+use ferrovirt_disks::clone::{clone_file, shares_blocks};
 
 /// Owner of volumes until a pod takes them, as KubeVirt's, so that a disk is usable at once.
 const OWNER: u32 = 107;
@@ -68,17 +68,10 @@ pub fn make(directory: &Path, path: &Path, block: bool, bytes: u64) -> Result<()
 
 /// Whether files here can be copied by sharing their blocks.
 pub fn shares(directory: &Path) -> bool {
-    let probe = |name: &str| directory.join(format!(".{name}.probe"));
-    let (one, other) = (probe("one"), probe("other"));
-    let try_it = || {
-        fs::write(&one, [7; 4096])?;
-        let (source, target) = (File::open(&one)?, File::create(&other)?);
-        rustix::fs::ioctl_ficlone(&target, &source)?;
-        io::Result::Ok(())
-    };
-    let shared = try_it().is_ok();
-    let _ = fs::remove_file(one);
-    let _ = fs::remove_file(other);
+    let source = directory.join(".source.probe");
+    let written = fs::write(&source, [7; 4096]).and_then(|()| File::open(&source));
+    let shared = written.is_ok_and(|file| shares_blocks(&file, &directory.join(".target.probe")));
+    let _ = fs::remove_file(source);
     shared
 }
 
@@ -86,7 +79,7 @@ pub fn shares(directory: &Path) -> bool {
 /// that is there is whole. Safe to repeat.
 pub fn copy(directory: &Path, like: &Path, path: &Path, block: bool, bytes: u64) -> Result<(), FilesError> {
     let (from, own) = (volume_directory(directory, like)?, volume_directory(directory, path)?);
-    if own.exists() {
+    if is_there(directory, path)? {
         return Ok(());
     }
     let name = own.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -97,6 +90,11 @@ pub fn copy(directory: &Path, like: &Path, path: &Path, block: bool, bytes: u64)
     copy_tree(&from, &partial)?;
     grow(directory, &if block { partial.join(inner) } else { partial.clone() }, bytes)?;
     fs::rename(&partial, &own).map_err(fail("finish", &own))
+}
+
+/// Whether there is a volume at `path`, which is whole.
+pub fn is_there(directory: &Path, path: &Path) -> Result<bool, FilesError> {
+    Ok(volume_directory(directory, path)?.exists())
 }
 
 /// Removes what copies that never ended have left.

@@ -25,7 +25,10 @@ use tokio::sync::Notify;
 pub use plan::{ClaimState, Key, PROVISIONER};
 pub use usage::{Usage, usage};
 
-use ferrovirt_api::cdi::names::{CLONE_STRATEGY, CSI_CLONE};
+use ferrovirt_api::{
+    cdi::names::{CLONE_STRATEGY, CSI_CLONE},
+    storage::IS_DEFAULT_CLASS,
+};
 
 use crate::Config;
 use crate::events::{Events, Severity};
@@ -47,7 +50,7 @@ pub fn classes() -> Vec<Value> {
             "provisioner": PROVISIONER, "reclaimPolicy": "Delete", "volumeBindingMode": mode, "allowVolumeExpansion": true,
         });
         if is_default {
-            class["metadata"]["annotations"] = json!({ "storageclass.kubernetes.io/is-default-class": "true" });
+            class["metadata"]["annotations"] = json!({ IS_DEFAULT_CLASS: "true" });
         }
         class
     };
@@ -179,7 +182,6 @@ struct Storage {
 
 enum Copying {
     Going,
-    Done,
     Failed(FilesError),
 }
 
@@ -281,6 +283,7 @@ impl Storage {
                 let directory = self.directory.clone();
                 match like.clone() {
                     None => blocking(move || files::make(&directory, &path, block, bytes)).await?,
+                    Some(_) if files::is_there(&directory, &path)? => {}
                     Some(like) => {
                         let work = move || files::copy(&directory, &like, &path, block, bytes);
                         if !self.copied(key, work).await? {
@@ -340,7 +343,6 @@ impl Storage {
                     copying.insert(key.clone(), Copying::Going);
                     return Ok(false);
                 }
-                Some(Copying::Done) => return Ok(true),
                 None => drop(copying.insert(key.clone(), Copying::Going)),
             }
         }
@@ -349,7 +351,7 @@ impl Storage {
             let result = blocking(work).await;
             let mut copying = copying.lock().unwrap_or_else(PoisonError::into_inner);
             match result {
-                Ok(()) => drop(copying.insert(key, Copying::Done)),
+                Ok(()) => drop(copying.remove(&key)),
                 Err(error) => drop(copying.insert(key, Copying::Failed(error))),
             }
             shared.users_changed.notify_one();

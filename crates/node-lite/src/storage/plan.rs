@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use ferrovirt_api::Quantity;
+use ferrovirt_api::{Quantity, storage};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec};
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::{Value, json};
@@ -19,7 +19,6 @@ use serde_json::{Value, json};
 /// The provisioner that this node answers to.
 pub const PROVISIONER: &str = "ferrovirt.io/local";
 pub const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
-const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 pub(super) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 
@@ -408,13 +407,9 @@ fn class_of<'a>(world: &World<'a>, claim: &PersistentVolumeClaim) -> Option<&'a 
     world.classes.iter().find(|class| class.metadata.name.as_ref() == Some(&name)).map(|class| &**class)
 }
 
-/// The newest class that is marked, as upstream picks among several.
 fn default_class(world: &World<'_>) -> Option<String> {
-    let marked = world.classes.iter().filter(|class| {
-        class.metadata.annotations.as_ref().and_then(|all| all.get(DEFAULT_CLASS)).is_some_and(|value| value == "true")
-    });
-    let newest = marked.max_by_key(|class| class.metadata.creation_timestamp.as_ref().map(|at| at.0));
-    newest.and_then(|class| class.metadata.name.clone())
+    let class = storage::default_class(world.classes.iter().map(|class| &**class));
+    class.and_then(|class| class.metadata.name.clone())
 }
 
 fn say_unbound(key: Key, message: &str) -> Action {

@@ -122,9 +122,13 @@ impl Client {
 
     /// Asks until the answer has this status.
     pub async fn until(&self, path: &str, status: u16) -> Value {
+        self.until_that(path, |answer| answer.status.as_u16() == status).await
+    }
+
+    pub async fn until_that(&self, path: &str, wanted: impl Fn(&Answer) -> bool) -> Value {
         let mut last = self.get(path).await;
         let deadline = Instant::now() + Duration::from_secs(10);
-        while last.status.as_u16() != status {
+        while !wanted(&last) {
             assert!(Instant::now() < deadline, "{path} stayed {}: {:#}", last.status, last.body);
             tokio::time::sleep(Duration::from_millis(5)).await;
             last = self.get(path).await;

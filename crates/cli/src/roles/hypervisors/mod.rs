@@ -7,20 +7,15 @@ pub mod offered;
 pub mod probes;
 
 use ferrovirt_api::v1::KubeVirt;
-use ferrovirt_machine::hypervisor::{DEFAULT, Hypervisor, KNOWN};
+use ferrovirt_machine::hypervisor::{Hypervisor, is_admitted};
 
 /// What the label `kubevirt.io` of a pod says that tries a hypervisor.
 const PROBE_APP: &str = "virt-probe";
 /// The label of such a pod that names the hypervisor.
 const TRIED_LABEL: &str = "kubevirt.io/hypervisor";
 
-/// True if the configuration admits a hypervisor. Upstream's word for its one hypervisor means the default, and so does nothing.
+/// True if the configuration admits a hypervisor.
 fn is_listed(kubevirt: &KubeVirt, driver: &dyn Hypervisor) -> bool {
-    let listed = &kubevirt.spec.configuration.hypervisors;
-    let has = |name: &str| listed.iter().any(|entry| entry.name == name);
-    has(driver.name()) || (driver.name() == DEFAULT && (listed.is_empty() || has("kvm")))
-}
-
-fn drivers() -> impl Iterator<Item = &'static dyn Hypervisor> {
-    KNOWN.iter().filter_map(|known| known.driver.ok())
+    let listed = kubevirt.spec.configuration.hypervisors.iter().map(|entry| entry.name.as_str());
+    is_admitted(listed, driver.name())
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ferrovirt_api::{names, v1::KubeVirt};
-use ferrovirt_machine::hypervisor::DEFAULT;
+use ferrovirt_machine::hypervisor::{DEFAULT, drivers};
 use ferrovirt_node::Hypervisors;
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
@@ -13,7 +13,7 @@ use kube::{
 };
 use tokio::sync::watch;
 
-use super::{PROBE_APP, TRIED_LABEL, drivers, is_listed};
+use super::{PROBE_APP, TRIED_LABEL, is_listed};
 use crate::up::probe::complaint;
 
 /// How the last try of each hypervisor ended; one that none was made of yet, or that goes on, is not in it.
@@ -57,7 +57,7 @@ pub fn follow(client: Client, namespace: &str, node: &str, kvm: bool) -> watch::
 
 fn offered(kubevirt: &KubeVirt, kvm: bool, tried: &Tried) -> Hypervisors {
     let obstacles = drivers().map(|driver| {
-        let missing = driver.device().filter(|_| !kvm && !driver.can_emulate());
+        let missing = driver.needed_device().filter(|_| !kvm);
         let obstacle = match (is_listed(kubevirt, driver), missing, tried.get(driver.name())) {
             (false, ..) => Some("the KubeVirt object does not list it in spec.configuration.hypervisors".into()),
             (true, Some(device), _) => Some(format!("it needs the device {device}, which this node does not have")),

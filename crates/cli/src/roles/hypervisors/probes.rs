@@ -10,7 +10,7 @@ use std::{
 };
 
 use ferrovirt_api::{names, v1::KubeVirt};
-use ferrovirt_machine::hypervisor::Hypervisor;
+use ferrovirt_machine::hypervisor::{Hypervisor, drivers};
 use ferrovirt_plan::pod::launcher_image;
 use futures::{FutureExt, StreamExt, stream};
 use k8s_openapi::{
@@ -28,7 +28,7 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{PROBE_APP, TRIED_LABEL, drivers, is_listed};
+use super::{PROBE_APP, TRIED_LABEL, is_listed};
 
 /// What failed is tried again after so long: somebody may have loaded a module, or replaced an image under the same name.
 const AGAIN: SignedDuration = SignedDuration::from_mins(30);
@@ -160,13 +160,9 @@ where
 
 /// Whether to try at all: a node's agent says itself that a device is missing.
 fn has_device(node: &Node, driver: &dyn Hypervisor) -> bool {
-    let Some(device) = needed_device(driver) else { return true };
+    let Some(device) = driver.needed_device() else { return true };
     let allocatable = node.status.iter().flat_map(|status| status.allocatable.iter().flatten());
     allocatable.into_iter().any(|(name, number)| name == device && number.0 != "0")
-}
-
-fn needed_device(driver: &dyn Hypervisor) -> Option<&'static str> {
-    driver.device().filter(|_| !driver.can_emulate())
 }
 
 fn failed_before(pod: &Pod, time: Timestamp) -> bool {
@@ -194,7 +190,7 @@ impl Try {
                 json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } }),
             ),
         };
-        let devices = needed_device(self.driver).map_or(json!({}), |device| json!({ device: "1" }));
+        let devices = self.driver.needed_device().map_or(json!({}), |device| json!({ device: "1" }));
         let mut requests = devices.clone();
         requests["cpu"] = json!("5m");
         requests["memory"] = json!("32Mi");
