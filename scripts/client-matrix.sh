@@ -104,6 +104,7 @@ check_client_go() {
     cp "$here/scripts/clients/client-go/main.go" "$module"
     (
         cd "$module"
+        PATH=$("$here/scripts/go.sh"):$PATH
         export CGO_ENABLED=0 GOWORK=off GOFLAGS="-buildvcs=false -trimpath -mod=mod"
         [ -e go.mod ] || go mod init clients/client-go 2>/dev/null
         for library in api apimachinery client-go; do

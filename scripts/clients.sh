@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the stock clients that tests drive against Ferrovirt, from the Go module proxy, if the cache lacks them. Checksums
-# come from Go's checksum database. Needs Go and nothing else.
+# come from Go's checksum database. Needs Go, which it fetches, and nothing else.
 #
 #   scripts/clients.sh           prints the directory of the programs
 #
@@ -28,7 +28,7 @@ main() {
 }
 
 build_virtctl() {
-    command -v go >/dev/null || fail "go is not installed; see https://go.dev/dl (1.26 or newer)"
+    PATH=$("$here/go.sh"):$PATH
     echo "Building virtctl $KUBEVIRT_VERSION" >&2
     export CGO_ENABLED=0 GOWORK=off GOFLAGS="-buildvcs=false -trimpath -mod=mod" GOCACHE=$cache/go-build
     local work=$cache/modules/virtctl

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the programs of the test cluster from the Go module proxy, if the cache lacks them. Checksums come from Go's
-# checksum database. Needs Go and nothing else: no git clone, no C compiler, no container registry.
+# checksum database. Needs Go, which it fetches, and nothing else: no git clone, no C compiler, no container registry.
 #
 #   scripts/kubernetes/build.sh           prints the directory of the programs
 #   scripts/kubernetes/build.sh e2e       the same, with Kubernetes' e2e suite in it and nothing else
@@ -63,7 +63,7 @@ build() {
     inputs=$(printf '%s\n' "$module@$version" "$linker_flags" "${@#"$here/"}" "$(sources "$@")" | sha256sum)
     stamp="$bin/.$name-${inputs:0:16}"
     [ -e "$stamp" ] && return
-    command -v go >/dev/null || fail "go is not installed; see https://go.dev/dl (1.26 or newer)"
+    PATH=$("$here/../go.sh"):$PATH
     echo "Building $name $version" >&2
 
     local work=$cache/modules/$name
