@@ -264,7 +264,6 @@ mod tests {
                 "spec.domain.devices.filesystems[0]",
                 "spec.domain.devices.gpus[0]",
                 "spec.domain.devices.hostDevices[0]",
-                "spec.domain.memory.hugepages",
                 "spec.domain.launchSecurity",
                 "spec.volumes[0].memoryDump",
                 "spec.domain.memory.maxGuest",

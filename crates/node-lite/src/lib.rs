@@ -19,6 +19,7 @@ mod dns;
 pub mod downward;
 mod events;
 mod exec;
+mod hugepages;
 pub mod identity;
 pub mod images;
 mod init;

@@ -14,6 +14,7 @@ use serde_json::json;
 
 use crate::Config;
 use crate::config::DEVICE_RESOURCES;
+use crate::hugepages;
 use crate::identity::boot_id;
 use crate::status::time;
 
@@ -33,6 +34,8 @@ const PRESSURE: u64 = 20;
 pub struct Facts {
     pub cpus: usize,
     pub memory_bytes: u64,
+    /// Bytes in huge pages, by the name of their resource. They are part of the memory.
+    pub huge_pages: BTreeMap<String, u64>,
     pub disk_bytes: u64,
     /// Of those, what is left.
     pub disk_free: u64,
@@ -46,10 +49,17 @@ pub struct Facts {
 /// Registers the node and keeps it alive, for ever.
 pub(crate) async fn keep(client: kube::Client, config: &Config) {
     let mut round: u32 = 0;
+    let mut told = BTreeMap::new();
     loop {
-        let status = if round.is_multiple_of(STATUS_EVERY) { register(&client, config).await } else { Ok(()) };
+        // Pages are reserved while the node runs, and pods that wait for them should not have to wait for the next report.
+        let pages = hugepages::reserved();
+        let due = round.is_multiple_of(STATUS_EVERY) || pages != told;
+        let status = if due { register(&client, config).await } else { Ok(()) };
         let result = match status {
-            Ok(()) => renew(&client, config).await,
+            Ok(()) => {
+                told = pages;
+                renew(&client, config).await
+            }
             Err(error) => Err(error),
         };
         let pause = match result {
@@ -150,6 +160,7 @@ pub fn status(old: NodeStatus, config: &Config, facts: &Facts, now: Timestamp) -
         ("ephemeral-storage".to_owned(), Quantity(format!("{}Ki", facts.disk_bytes / 1024))),
         ("pods".to_owned(), Quantity(MAX_PODS.to_string())),
     ]);
+    own.extend(facts.huge_pages.iter().map(|(name, bytes)| (name.clone(), Quantity(in_mebibytes(*bytes)))));
     own.extend(config.devices.iter().map(|(name, count)| (name.clone(), Quantity(count.to_string()))));
     let merge = |old: Option<BTreeMap<String, Quantity>>| {
         let mut all = old.unwrap_or_default();
@@ -159,7 +170,8 @@ pub fn status(old: NodeStatus, config: &Config, facts: &Facts, now: Timestamp) -
     };
     let capacity = merge(old.capacity);
     let mut allocatable = merge(old.allocatable);
-    let left = facts.memory_bytes.saturating_sub(RESERVED_MEMORY);
+    let in_pages: u64 = facts.huge_pages.values().sum();
+    let left = facts.memory_bytes.saturating_sub(RESERVED_MEMORY).saturating_sub(in_pages);
     allocatable.insert("memory".to_owned(), Quantity(format!("{}Ki", left / 1024)));
 
     let mut conditions = old.conditions.unwrap_or_default();
@@ -223,6 +235,7 @@ impl Facts {
         Self {
             cpus: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             memory_bytes: meminfo(&text("/proc/meminfo")),
+            huge_pages: hugepages::reserved(),
             disk_bytes,
             disk_free,
             kernel: text("/proc/sys/kernel/osrelease"),
@@ -244,6 +257,10 @@ fn meminfo(text: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
     let kilobytes = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
     kilobytes.unwrap_or(0) * 1024
+}
+
+fn in_mebibytes(bytes: u64) -> String {
+    if bytes == 0 { "0".to_owned() } else { format!("{}Mi", bytes >> 20) }
 }
 
 fn os_image(text: &str) -> String {
@@ -290,7 +307,8 @@ mod tests {
     #[test]
     fn status_keeps_what_others_added() {
         let config = config();
-        let facts = Facts { cpus: 2, memory_bytes: 4 << 30, ..Default::default() };
+        let huge_pages = BTreeMap::from([("hugepages-1Gi".to_owned(), 0), ("hugepages-2Mi".to_owned(), 64 << 20)]);
+        let facts = Facts { cpus: 2, memory_bytes: 4 << 30, huge_pages, ..Default::default() };
         let old: NodeStatus = serde_json::from_value(json!({
             "capacity": {"example.com/gpu": "2", "devices.kubevirt.io/kvm": "1000", "cpu": "64"},
             "allocatable": {"example.com/gpu": "1"},
@@ -307,12 +325,14 @@ mod tests {
                 "devices.kubevirt.io/tun=1000",
                 "ephemeral-storage=0Ki",
                 "example.com/gpu=2",
+                "hugepages-1Gi=0",
+                "hugepages-2Mi=64Mi",
                 "memory=4194304Ki",
                 "pods=500"
             ]
         );
         let allocatable = first.allocatable.clone().unwrap();
-        assert_eq!((allocatable["memory"].0.as_str(), allocatable["example.com/gpu"].0.as_str()), ("3932160Ki", "1"));
+        assert_eq!((allocatable["memory"].0.as_str(), allocatable["example.com/gpu"].0.as_str()), ("3866624Ki", "1"));
         let second = status(first.clone(), &config, &facts, at(300));
         let ready =
             |status: &NodeStatus| status.conditions.clone().unwrap().into_iter().find(|c| c.type_ == "Ready").unwrap();

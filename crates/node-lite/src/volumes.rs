@@ -15,6 +15,7 @@ use kube::api::{Api, PostParams};
 use nix::mount::{MsFlags, mount};
 
 use crate::downward::{self, DownwardError};
+use crate::hugepages;
 use crate::images::{ImageError, Images};
 use crate::payload::{self, Payload, PayloadError};
 use crate::podspec::{Identity, VolumeSource};
@@ -25,6 +26,8 @@ use crate::resources;
 pub enum VolumeError {
     #[error("volume {0:?} is of a kind that embedded mode does not support")]
     Unsupported(String),
+    #[error("a volume of huge pages needs a pod that asks for huge pages of one size")]
+    PageSize,
     #[error("volume {volume:?}: {kind} {name:?} cannot be read")]
     Read { volume: String, kind: &'static str, name: String, source: Box<kube::Error> },
     #[error("volume {volume:?}: {kind} {name:?} not found")]
@@ -180,11 +183,22 @@ impl Volumes<'_> {
                 let bytes = resources::amounts(limit.as_ref()).get("bytes").copied().filter(|bytes| *bytes > 0);
                 memory(path, bytes)?;
             }
+            Some(medium) if hugepages::is_medium(medium) => self.huge_pages(path, medium)?,
             Some(other) => return Err(VolumeError::Unsupported(other.to_owned())),
         }
         let group = self.identity.fs_group.unwrap_or(self.identity.gid);
         chown(path, Some(self.identity.uid), Some(group)).map_err(fail("hand over", path))?;
         fs::set_permissions(path, Permissions::from_mode(0o770)).map_err(fail("set the mode of", path))
+    }
+
+    fn huge_pages(&self, path: &Path, medium: &str) -> Result<(), VolumeError> {
+        fs::create_dir_all(path).map_err(fail("create", path))?;
+        if hugepages::is_mounted(path) {
+            return Ok(());
+        }
+        let spec = self.pod.spec.as_ref();
+        let size = spec.and_then(|spec| hugepages::page_size(medium, spec)).ok_or(VolumeError::PageSize)?;
+        hugepages::mount_at(path, size).map_err(fail("mount huge pages on", path))
     }
 
     fn memory_dir(&self, plugin: &str, name: &str) -> Result<PathBuf, VolumeError> {

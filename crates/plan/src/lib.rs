@@ -13,6 +13,7 @@ pub mod network;
 pub mod pod;
 mod probes;
 pub mod replicaset;
+mod resources;
 pub mod selector;
 pub mod storage;
 pub mod unsupported;

@@ -11,14 +11,13 @@ use k8s_openapi::{
         Capabilities, ConfigMapProjection, ConfigMapVolumeSource, Container, DownwardAPIProjection,
         DownwardAPIVolumeFile, DownwardAPIVolumeSource, EmptyDirVolumeSource, EnvVar, HostPathVolumeSource,
         ImageVolumeSource, LocalObjectReference, ObjectFieldSelector, PersistentVolumeClaimVolumeSource, Pod,
-        PodSecurityContext, PodSpec, ProjectedVolumeSource, ResourceRequirements, SeccompProfile, SecretVolumeSource,
-        SecurityContext, ServiceAccountTokenProjection, Sysctl, Volume, VolumeDevice, VolumeMount, VolumeProjection,
+        PodSecurityContext, PodSpec, ProjectedVolumeSource, SeccompProfile, SecretVolumeSource, SecurityContext,
+        ServiceAccountTokenProjection, Sysctl, Volume, VolumeDevice, VolumeMount, VolumeProjection,
     },
-    apimachinery::pkg::{
-        api::resource::Quantity,
-        apis::meta::v1::{ObjectMeta, OwnerReference},
-    },
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
+
+pub use crate::resources::{memory_overhead, virtual_cpus};
 
 /// User and group of everything in a launcher pod, as KubeVirt's, so that volumes move both ways.
 pub const RUNTIME_USER: i64 = 107;
@@ -134,7 +133,7 @@ pub fn render(vmi: &VirtualMachineInstance, config: &Config) -> Pod {
                 value: Some(hypervisor(vmi).into()),
                 ..Default::default()
             }]),
-            resources: Some(resources(vmi, config)),
+            resources: Some(crate::resources::resources(vmi, config)),
             security_context: Some(container_security(privileged)),
             volume_mounts: Some(mounts),
             volume_devices: some_vec(&devices),
@@ -286,6 +285,7 @@ fn volumes(vmi: &VirtualMachineInstance) -> (Vec<Volume>, Vec<VolumeMount>) {
         mounts.push(VolumeMount { name: name.into(), mount_path, read_only: Some(true), ..Default::default() });
     }
     crate::credentials::add(vmi, &mut volumes, &mut mounts);
+    crate::resources::add_huge_pages(vmi, &mut volumes, &mut mounts);
     (volumes, mounts)
 }
 
@@ -413,53 +413,6 @@ fn add_host_disk(volume: &VmVolume, volumes: &mut Vec<Volume>, mounts: &mut Vec<
         mount_path: format!("/var/run/kubevirt-private/vmi-disks/{}", volume.name),
         ..Default::default()
     });
-}
-
-fn resources(vmi: &VirtualMachineInstance, config: &Config) -> ResourceRequirements {
-    let domain = &vmi.spec.domain;
-    let bytes = |q: &Quantity| ferrovirt_api::Quantity::try_from(q).map(|q| q.as_bytes()).unwrap_or(0);
-    let overhead = i128::from(memory_overhead(vmi));
-    let guest = domain.memory.as_ref().and_then(|m| m.guest.as_ref()).map(bytes);
-
-    let mut requests: BTreeMap<String, Quantity> = domain.resources.requests.clone();
-    let mut limits: BTreeMap<String, Quantity> = domain.resources.limits.clone();
-    let requested = requests.get("memory").map(bytes).or_else(|| limits.get("memory").map(bytes)).or(guest);
-    if let Some(requested) = requested {
-        let overhead = if domain.resources.overcommit_guest_overhead { 0 } else { overhead };
-        requests.insert("memory".into(), Quantity((i128::from(requested) + overhead).to_string()));
-    }
-    if let Some(limit) = limits.get("memory").map(bytes) {
-        limits.insert("memory".into(), Quantity((i128::from(limit) + overhead).to_string()));
-    }
-    if !requests.contains_key("cpu") && !limits.contains_key("cpu") {
-        let milli = 1000 * i64::from(virtual_cpus(vmi)) / config.cpu_allocation_ratio.max(1);
-        requests.insert("cpu".into(), Quantity(format!("{}m", milli.max(1))));
-    }
-    // Where emulation is not allowed, a pod without the device waits for a node that has it.
-    if (config.device_available || !config.allow_emulation)
-        && let Some(driver) = ferrovirt_machine::hypervisor::hypervisor(hypervisor(vmi))
-        && let Some(device) = driver.device()
-    {
-        requests.insert(device.into(), Quantity("1".into()));
-        limits.insert(device.into(), Quantity("1".into()));
-    }
-    ResourceRequirements {
-        requests: Some(requests),
-        limits: (!limits.is_empty()).then_some(limits),
-        ..Default::default()
-    }
-}
-
-/// What the processes around the guest need.
-pub fn memory_overhead(vmi: &VirtualMachineInstance) -> u64 {
-    let arch = ferrovirt_machine::spec::Arch::parse(&vmi.spec.architecture).unwrap_or_default();
-    ferrovirt_machine::hypervisor::hypervisor(hypervisor(vmi))
-        .map_or(0, |driver| ferrovirt_machine::overhead::memory_overhead(vmi, arch, driver))
-}
-
-pub fn virtual_cpus(vmi: &VirtualMachineInstance) -> u32 {
-    let Some(cpu) = &vmi.spec.domain.cpu else { return 1 };
-    cpu.cores.max(1) * cpu.sockets.max(1) * cpu.threads.max(1)
 }
 
 fn some(text: &str) -> Option<String> {

@@ -42,6 +42,9 @@ seccomp_sandbox = 1
 max_core = 0
 "#;
 
+/// Where a pod whose machine asks for huge pages has them.
+const HUGE_PAGES: &str = "/dev/hugepages";
+
 pub struct QemuKvm;
 
 impl LibvirtRuntime for QemuKvm {
@@ -55,7 +58,7 @@ impl LibvirtRuntime for QemuKvm {
         }
         let config = dirs.config().join("libvirt");
         fs::create_dir_all(&config)?;
-        fs::write(config.join("qemu.conf"), QEMU_CONF)?;
+        fs::write(config.join("qemu.conf"), format!("{QEMU_CONF}{}", huge_pages(Path::new(HUGE_PAGES))))?;
         fs::write(daemon_conf(dirs), format!("unix_sock_dir = \"{}\"\n{DAEMON_CONF}", dirs.base().display()))?;
         link_driver(dirs)?;
         if let Some(from) = capabilities {
@@ -124,6 +127,13 @@ impl LibvirtRuntime for QemuKvm {
     fn virt_types(&self) -> &'static [&'static str] {
         &["kvm", "qemu"]
     }
+}
+
+/// The session driver does not look for huge pages by itself, and does not start where told of some that are not there.
+fn huge_pages(path: &Path) -> String {
+    let mounted =
+        nix::sys::statfs::statfs(path).is_ok_and(|stat| stat.filesystem_type() == nix::sys::statfs::HUGETLBFS_MAGIC);
+    if mounted { format!("hugetlbfs_mount = \"{}\"\n", path.display()) } else { String::new() }
 }
 
 fn daemon_conf(dirs: &Dirs) -> PathBuf {

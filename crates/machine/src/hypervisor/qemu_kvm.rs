@@ -88,7 +88,6 @@ const GAPS: &[Gap] = &[
     gap("filesystems", "virtiofs daemons are not started yet"),
     gap("gpus", "GPUs are not passed through yet"),
     gap("hostDevices", "host devices are not passed through yet"),
-    gap("hugepages", "huge pages are not mounted into launchers yet"),
     gap("launchSecurity", "encrypted guests need hardware that was never tested"),
     gap("lunReservation", "there is no helper for persistent reservations"),
     gap("memoryDump", "memory dumps are not written yet"),
