@@ -97,7 +97,7 @@ impl Cluster {
 
     /// Starts the daemons that do not run, and waits until Ferrovirt answers.
     pub fn up(&self, host: &Host) -> Result<String> {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/kubernetes/up.sh");
+        let script = command::script("kubernetes/up.sh")?;
         let nodes = self.nodes()?.len().to_string();
         let said = command::run(Command::new(script).arg(nodes), "")?.success()?;
         ready(host)?;

@@ -3,6 +3,7 @@
 use std::{
     fmt,
     io::{Read, Write},
+    path::PathBuf,
     process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -12,6 +13,13 @@ use anyhow::{Context, Result, bail};
 
 /// Longer than any command here may take, the wait for a booting guest included.
 const DEADLINE: Duration = Duration::from_secs(240);
+
+/// A script of the repository that the suite runs in. Clones share what they compile, so where it was compiled says nothing.
+pub fn script(name: &str) -> Result<PathBuf> {
+    let here = std::env::current_dir()?;
+    let repository = here.ancestors().find(|directory| directory.join("Cargo.lock").exists());
+    Ok(repository.context("runs outside of the repository")?.join("scripts").join(name))
+}
 
 /// How a program ended and what it said.
 #[derive(Debug, Clone)]

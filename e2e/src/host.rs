@@ -469,7 +469,7 @@ fn archive(name: &str, script: &str) -> Result<PathBuf> {
     };
     let archive = directory.join(name);
     if !archive.exists() {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts").join(script);
+        let script = command::script(script)?;
         command::run(Command::new(script).arg(&directory), "")?.success()?;
     }
     Ok(archive)

@@ -35,8 +35,7 @@ impl Virtctl {
         };
         let program = cache.join("clients/bin/virtctl");
         if !program.exists() {
-            let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/clients.sh");
-            let status = Command::new(script).stdout(Stdio::null()).status()?;
+            let status = Command::new(command::script("clients.sh")?).stdout(Stdio::null()).status()?;
             if !status.success() {
                 bail!("scripts/clients.sh could not build virtctl");
             }

@@ -40,7 +40,7 @@ fn main() -> ExitCode {
 
 /// But for the definitions and the namespace, which Helm makes in its own way, and the notes of who installed what.
 fn helm_and_install_apply_the_same(host: &Host) -> Result<()> {
-    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/ferrovirt");
+    let chart = "../charts/ferrovirt";
     let version: Value = serde_json::from_str(&host.kubectl(&["get", "--raw", "/version"])?)?;
     let version = version["gitVersion"].as_str().context("the API server has no version")?.to_owned();
     let monitored = host.work_dir().join("monitored.yaml");

@@ -1,11 +1,7 @@
 //! Upstream's examples as they are: their images come from a real registry, under the names that they use. What is in these images is
 //! our own guest.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{fs, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result, bail, ensure};
 use ferrovirt_e2e::{
@@ -83,8 +79,7 @@ fn prepare() -> Result<(Registry, tempfile::TempDir, Vec<String>)> {
 }
 
 fn example(name: &str) -> String {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/api/tests/data/examples");
-    directory.join(format!("{name}.yaml")).to_string_lossy().into_owned()
+    format!("../crates/api/tests/data/examples/{name}.yaml")
 }
 
 fn instances_run(host: &Host) -> Result<()> {

@@ -27,8 +27,7 @@ fn main() -> ExitCode {
 }
 
 fn boots_from_a_manifest(host: &Host) -> Result<()> {
-    let said =
-        host.ferrovirt(&["apply", "--wait", "-f", concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/demo.yaml")])?;
+    let said = host.ferrovirt(&["apply", "--wait", "-f", "../examples/demo.yaml"])?;
     ensure!(said.contains("virtualmachine/demo created"), "apply said: {said}");
     for table in [host.ferrovirt(&["get", "vms"])?, host.kubectl(&["get", "vms"])?] {
         let row =

@@ -162,7 +162,7 @@ fn ssh(dir: &Path, port: u16, command: &str) -> String {
 
 /// Where the image is; it is built when it is missing, and checked for freshness by the script itself.
 fn image() -> PathBuf {
-    let repo = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let repo = Path::new("..");
     let dir = match std::env::var_os("FERROVIRT_GUEST_DIR") {
         Some(dir) => PathBuf::from(dir),
         None => {

@@ -21,8 +21,7 @@ use tokio::sync::mpsc;
 
 #[tokio::test]
 async fn transcripts_hold() {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transcripts");
-    let mut paths: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut paths: Vec<_> = fs::read_dir("tests/transcripts").unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     assert!(paths.len() >= 6, "{paths:?}");
     for path in paths {

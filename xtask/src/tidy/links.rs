@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn files_and_headings_are_looked_up() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("workspace");
+        let root = Path::new("..");
         for (target, expected) in [
             ("ARCHITECTURE.md", None),
             ("ARCHITECTURE.md#code-map", None),

@@ -34,6 +34,8 @@ const UNSAFE: [&str; 5] = [
     concat!("unsafe", " extern"),
     concat!("(unsafe", "_code)"),
 ];
+/// Clones share what they compile: a path that was compiled in may be another clone's.
+const COMPILED_PATH: &str = concat!("env!(\"CARGO_", "MANIFEST_DIR\")");
 /// A pure crate is told the time and given its random numbers.
 const IMPURE: [&str; 6] =
     ["SystemTime::now", "Instant::now", "Timestamp::now", "Zoned::now", "Uuid::new_v4", "getrandom::"];
@@ -75,6 +77,9 @@ fn check_file(file: &str, text: &str, findings: &mut Vec<String>) {
         }
         if let Some(mark) = UNFINISHED.into_iter().find(|mark| line.contains(mark)) {
             finding(&format!("unfinished work ({mark})"));
+        }
+        if line.contains(COMPILED_PATH) {
+            finding("the path of the clone that was compiled; tests run in their package's directory");
         }
         if rust && !UNSAFE_HOMES.iter().any(|home| file.starts_with(home)) && is_unsafe(line) {
             finding(&format!("unsafe code outside {}", UNSAFE_HOMES.join(" and ")));
@@ -127,6 +132,7 @@ mod tests {
             ("guest/a.rs", &format!("\"{home}x\""), None),
             ("a.sh", concat!("\n# TO", "DO later"), Some("a.sh:2: unfinished work")),
             ("a.rs", concat!("#[ign", "ore = \"slow\"]"), Some("a.rs:1: unfinished work")),
+            ("a.rs", &format!("Path::new({COMPILED_PATH})"), Some("a.rs:1: the path of the clone")),
             ("crates/net/src/a.rs", concat!("let x = unsafe", " { y() };"), Some("crates/net/src/a.rs:1: unsafe code")),
             ("crates/net/src/a.rs", concat!("#![allow(unsafe", "_code)]"), Some("crates/net/src/a.rs:1: unsafe code")),
             ("crates/net/src/a.rs", concat!("#![forbid(unsafe", "_code)]"), None),

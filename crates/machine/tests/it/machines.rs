@@ -14,11 +14,11 @@ use ferrovirt_machine::{
 
 #[test]
 fn goldens() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/machines");
+    let directory = Path::new("tests/data/machines");
     let context = fs::read_to_string(directory.with_file_name("context.json")).unwrap();
     let context: Context = serde_json::from_str(&context).unwrap();
     let mut versions = vec![];
-    for entry in fs::read_dir(&directory).unwrap() {
+    for entry in fs::read_dir(directory).unwrap() {
         let version = entry.unwrap().path();
         let seen = goldens_of(&version, &context);
         assert!(seen >= 4, "{}: only {seen}", version.display());

@@ -14,9 +14,9 @@ use ferrovirt_machine::{
 /// architecture. They are facts and do not change.
 #[test]
 fn converter_cases() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/converter");
+    let directory = Path::new("tests/data/converter");
     let mut seen = 0;
-    for entry in fs::read_dir(&directory).unwrap() {
+    for entry in fs::read_dir(directory).unwrap() {
         let case = entry.unwrap().path();
         let name = case.file_name().unwrap().to_string_lossy().into_owned();
         let read = |file: &str| fs::read_to_string(case.join(file)).unwrap();

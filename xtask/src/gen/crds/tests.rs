@@ -3,7 +3,7 @@ use super::*;
 const OUR_DESCRIPTIONS: &str = include_str!("../../../descriptions.yaml");
 
 fn checked_in(kind: &CrdKind) -> Value {
-    let path = format!("{}/../crates/api/crds/{}.json", env!("CARGO_MANIFEST_DIR"), kind.singular());
+    let path = format!("../crates/api/crds/{}.json", kind.singular());
     serde_json::from_str(&fs::read_to_string(&path).expect(&path)).expect(&path)
 }
 
