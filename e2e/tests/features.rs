@@ -1,15 +1,20 @@
 //! What a machine can ask of its node beyond plain memory and CPUs, each with a guest that has it.
 
-use std::{fs, process::ExitCode};
+use std::{collections::BTreeSet, fs, process::ExitCode};
 
 use anyhow::{Context, Result, ensure};
 use ferrovirt_e2e::{Case, Host, Options, manifest, suite, wait};
 use serde_json::{Value, json};
 
-const CASES: &[Case] = &[("huge_pages_hold_the_guest", huge_pages_hold_the_guest)];
+const CASES: &[Case] = &[
+    ("huge_pages_hold_the_guest", huge_pages_hold_the_guest),
+    ("cpus_are_the_guests_alone", cpus_are_the_guests_alone),
+];
 
-const EMBEDDED_ONLY: &[(&str, &str)] =
-    &[("huge_pages_hold_the_guest", "kubelets count the pages of their node only when they start")];
+const EMBEDDED_ONLY: &[(&str, &str)] = &[
+    ("huge_pages_hold_the_guest", "kubelets count the pages of their node only when they start"),
+    ("cpus_are_the_guests_alone", "the kubelets of the test cluster have no static CPU manager"),
+];
 
 fn main() -> ExitCode {
     suite(Options { embedded_only: EMBEDDED_ONLY, ..Options::default() }, CASES)
@@ -47,6 +52,15 @@ fn remove(host: &Host, name: &str) -> Result<()> {
     host.wait_gone("vmi", name)
 }
 
+/// Waits until an instance says this in one of its conditions.
+fn wait_told(host: &Host, name: &str, text: &str) -> Result<()> {
+    let told = |condition: &Value| condition["message"].as_str().unwrap_or_default().contains(text);
+    host.wait_for("vmi", name, &format!("to say {text:?}"), |vmi| {
+        vmi["status"]["conditions"].as_array().is_some_and(|conditions| conditions.iter().any(told))
+    })?;
+    Ok(())
+}
+
 fn huge_pages_hold_the_guest(host: &Host) -> Result<()> {
     const NAME: &str = "huge";
     // More than any pool has: its pod waits, and says for what.
@@ -54,11 +68,7 @@ fn huge_pages_hold_the_guest(host: &Host) -> Result<()> {
     vm["spec"]["template"]["spec"]["domain"]["memory"] =
         json!({ "guest": "900Gi", "hugepages": { "pageSize": "2Mi" } });
     host.apply(&vm)?;
-    host.wait_for("vmi", NAME, "to say which pages are missing", |vmi| {
-        let conditions = vmi["status"]["conditions"].as_array();
-        let told = |condition: &Value| condition["message"].as_str().unwrap_or_default().contains("hugepages-2Mi");
-        conditions.is_some_and(|conditions| conditions.iter().any(told))
-    })?;
+    wait_told(host, NAME, "Insufficient hugepages-2Mi")?;
     remove(host, NAME)?;
     host.wait_gone("vm", NAME)?;
 
@@ -79,4 +89,64 @@ fn huge_pages_hold_the_guest(host: &Host) -> Result<()> {
         Ok(if huge == MIB * 1024 { wait::Seen::Yes(()) } else { wait::Seen::Not(format!("{huge} kB are")) })
     })?;
     remove(host, NAME)
+}
+
+fn cpus_are_the_guests_alone(host: &Host) -> Result<()> {
+    const OWN: &str = "own-cpus";
+    const OTHER: &str = "shares-cpus";
+    let all = cpus_of(std::process::id().try_into()?)?;
+    ensure!(all.len() > 1, "a machine with one CPU has none to give away");
+    host.apply(&manifest::plain_vm(OTHER, "Always"))?;
+    host.wait_running(OTHER)?;
+    let other = host.qemu(OTHER)?;
+    ensure!(cpus_of(other.pid)? == all);
+
+    // More than there are to give away: one is always shared.
+    let mut vm = manifest::plain_vm(OWN, "Always");
+    vm["spec"]["template"]["spec"]["domain"]["cpu"] = json!({ "cores": all.len(), "dedicatedCpuPlacement": true });
+    host.apply(&vm)?;
+    wait_told(host, OWN, "exclusive cpu")?;
+    remove(host, OWN)?;
+    host.wait_gone("vm", OWN)?;
+
+    vm["spec"]["template"]["spec"]["domain"]["cpu"]["cores"] = json!(1);
+    host.apply(&vm)?;
+    host.wait_running(OWN)?;
+    let qemu = host.qemu(OWN)?;
+    let own = cpus_of(qemu.pid)?;
+    ensure!(own.len() == 1, "{own:?}");
+    let rest: Vec<u32> = all.iter().copied().filter(|cpu| !own.contains(cpu)).collect();
+    ensure!(cpus_of(other.pid)? == rest, "the other guest runs on {:?}", cpus_of(other.pid)?);
+
+    // It stays so when the host begins again, also for who comes later.
+    host.kill_up()?;
+    host.up()?;
+    host.kubectl(&["delete", "vm", OTHER, "--wait=false"])?;
+    host.wait_gone("vm", OTHER)?;
+    host.apply(&manifest::plain_vm(OTHER, "Always"))?;
+    host.wait_running(OTHER)?;
+    let other = host.qemu(OTHER)?;
+    ensure!(cpus_of(other.pid)? == rest && cpus_of(qemu.pid)? == own);
+
+    remove(host, OWN)?;
+    wait::until("the CPU to be everybody's again", wait::SOON, || {
+        let now = cpus_of(other.pid)?;
+        Ok(if now == all { wait::Seen::Yes(()) } else { wait::Seen::Not(format!("{now:?}")) })
+    })?;
+    remove(host, OTHER)
+}
+
+/// The CPUs on which any thread of a process may run.
+fn cpus_of(pid: i32) -> Result<Vec<u32>> {
+    let mut found = BTreeSet::new();
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        // A thread may end while we look.
+        let Ok(status) = fs::read_to_string(thread?.path().join("status")) else { continue };
+        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap_or_default();
+        for part in list.trim().split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            found.extend(first.parse::<u32>()?..=last.parse()?);
+        }
+    }
+    Ok(found.into_iter().collect())
 }

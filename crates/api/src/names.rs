@@ -53,6 +53,7 @@ pub const DEPRECATED_VIRTUAL_MACHINE_INSTANCE_FINALIZER: &str = "foregroundDelet
 pub const VIRTUAL_MACHINE_CONTROLLER_FINALIZER: &str = "kubevirt.io/virtualMachineControllerFinalize";
 pub const VIRTUAL_MACHINE_INSTANCE_MIGRATION_FINALIZER: &str = "kubevirt.io/migrationJobFinalize";
 pub const CPU_MANAGER: &str = "kubevirt.io/cpumanager";
+pub const DEPRECATED_CPU_MANAGER: &str = "cpumanager";
 pub const IGNITION_ANNOTATION: &str = "kubevirt.io/ignitiondata";
 pub const PLACE_PCI_DEVICES_ON_ROOT_COMPLEX: &str = "kubevirt.io/placePCIDevicesOnRootComplex";
 pub const PCI_TOPOLOGY_VERSION_ANNOTATION: &str = "kubevirt.io/pci-topology-version";

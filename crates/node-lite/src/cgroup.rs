@@ -48,7 +48,9 @@ pub enum CgroupError {
 /// More than any VM needs; keeps one from exhausting the machine's pids.
 const MAX_PIDS: u32 = 8192;
 pub(crate) const WANTED_V1: &[&str] = &["memory", "cpu", "cpuacct", "pids", "freezer", "devices"];
-const WANTED_V2: &[&str] = &["cpu", "memory", "pids"];
+const WANTED_V2: &[&str] = &["cpu", "cpuset", "memory", "pids"];
+/// For which CPUs a pod runs on. Where it is missing, nobody can have CPUs of their own.
+const CPUSET: &str = "cpuset";
 
 impl Hierarchy {
     pub fn detect() -> Result<Self, CgroupError> {
@@ -91,6 +93,10 @@ impl Hierarchy {
                 for (controller, mount) in controllers {
                     let dir = mount.join(&name);
                     fs::create_dir_all(&dir).map_err(io_error("create", &dir))?;
+                    if controller == CPUSET {
+                        inherit_cpus(mount, &mount.join(parent))?;
+                        inherit_cpus(&mount.join(parent), &dir)?;
+                    }
                     for (owner, file, value) in settings(limits, Version::V1) {
                         if owner == controller {
                             set(&dir.join(file), &value)?;
@@ -100,6 +106,28 @@ impl Hierarchy {
             }
         }
         Ok(self.paths(&name).into_iter().map(|dir| dir.join("cgroup.procs")).collect())
+    }
+
+    /// True if pods can be kept to some of the CPUs.
+    pub fn has_cpusets(&self) -> bool {
+        match self {
+            Self::V2 { root } => {
+                let available = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
+                available.split_ascii_whitespace().any(|name| name == CPUSET)
+            }
+            Self::V1 { controllers } => controllers.iter().any(|(name, _)| name == CPUSET),
+        }
+    }
+
+    /// Keeps `parent/child` to some CPUs, in the kernel's form.
+    pub fn set_cpus(&self, parent: &str, child: &str, cpus: &str) -> Result<(), CgroupError> {
+        match self {
+            Self::V2 { root } => set(&root.join(parent).join(child).join("cpuset.cpus"), cpus),
+            Self::V1 { controllers } => {
+                let Some((_, mount)) = controllers.iter().find(|(name, _)| name == CPUSET) else { return Ok(()) };
+                set(&mount.join(parent).join(child).join("cpuset.cpus"), cpus)
+            }
+        }
     }
 
     /// Ends every process inside and removes the cgroup. Missing is fine.
@@ -186,8 +214,8 @@ fn parse_mountinfo(text: &str, controllers_of: impl Fn(&Path) -> String) -> Opti
             Some("cgroup") => {
                 let options = after.nth(1).unwrap_or_default();
                 // cpu and cpuacct are often one mount; one entry is enough to create the directory.
-                let found: Vec<&str> =
-                    WANTED_V1.iter().copied().filter(|name| options.split(',').any(|option| option == *name)).collect();
+                let wanted = WANTED_V1.iter().copied().chain([CPUSET]);
+                let found: Vec<&str> = wanted.filter(|name| options.split(',').any(|option| option == *name)).collect();
                 if let Some(name) = found.first() {
                     v1.push(((*name).to_owned(), mount));
                 }
@@ -203,6 +231,19 @@ fn parse_mountinfo(text: &str, controllers_of: impl Fn(&Path) -> String) -> Opti
     }
     let complete = ["cpu", "memory"].iter().all(|name| v1.iter().any(|(found, _)| found == name));
     complete.then_some(Hierarchy::V1 { controllers: v1 })
+}
+
+/// In version 1 no process can join a cgroup for which nobody said which CPUs and memory it has.
+fn inherit_cpus(above: &Path, dir: &Path) -> Result<(), CgroupError> {
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        let (from, to) = (above.join(file), dir.join(file));
+        let known = fs::read_to_string(&to).map_err(io_error("read", &to))?;
+        if known.trim().is_empty() {
+            let text = fs::read_to_string(&from).map_err(io_error("read", &from))?;
+            set(&to, text.trim())?;
+        }
+    }
+    Ok(())
 }
 
 /// Processes of a cgroup and of those below it.

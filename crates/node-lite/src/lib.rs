@@ -15,6 +15,7 @@
 pub mod cgroup;
 pub mod cni;
 mod config;
+mod cpus;
 mod dns;
 pub mod downward;
 mod events;

@@ -7,8 +7,12 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as WireQuantity;
 
 use crate::cgroup::Limits;
+use crate::cpus;
 
 pub type Amounts = BTreeMap<String, i64>;
+
+/// Not a resource of Kubernetes: a pod of one node only has them, see [`crate::cpus`].
+pub const OWN_CPUS: &str = "exclusive cpu, of which one is always shared";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
@@ -49,10 +53,17 @@ pub fn used<'a>(pods: impl Iterator<Item = &'a Pod>) -> Amounts {
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
         if let (Some(spec), false) = (&pod.spec, matches!(phase, Some("Succeeded" | "Failed"))) {
             add(&mut total, &requests(spec));
+            add(&mut total, &own_cpus(spec));
             *total.entry("pods".to_owned()).or_default() += 1;
         }
     }
     total
+}
+
+/// CPUs that are the pod's alone, counted beside those that it asks for.
+pub fn own_cpus(spec: &PodSpec) -> Amounts {
+    let count = cpus::wanted(spec).and_then(|(_, count)| i64::try_from(count).ok());
+    count.map(|count| (OWN_CPUS.to_owned(), count)).into_iter().collect()
 }
 
 /// The cgroup's settings. A limit holds for the pod only if every container has one.
@@ -65,9 +76,11 @@ pub fn limits(spec: &PodSpec) -> Limits {
         let extra = overhead.get(name).copied().unwrap_or(0);
         limits.get(name).filter(|_| all_have(name)).map(|amount| amount + extra)
     };
+    // A pod with CPUs of its own is bounded by them, and a quota would only stop it in between.
+    let quota = limit("cpu").filter(|_| cpus::wanted(spec).is_none());
     Limits {
         cpu_request_milli: requests.get("cpu").copied().unwrap_or(0),
-        cpu_limit_milli: limit("cpu"),
+        cpu_limit_milli: quota,
         memory_limit_bytes: limit("memory"),
     }
 }

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferrovirt_net::{link, nft::Net};
@@ -18,11 +19,12 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::cgroup::{CgroupError, Hierarchy, Limits};
 use crate::cni::{self, Attached, Attachment, CniError, Plugins};
+use crate::cpus::{CpuError, CpuSet, Cpus};
 use crate::identity::{Lookup, ProcessHandle};
 use crate::netns::{self, NetnsError};
 use crate::records::{self, ExitRecord, InitPlan, PodDir, PodRecord, RecordError, StateRecord};
 use crate::services;
-use crate::{Config, masquerade};
+use crate::{Config, cpus, masquerade};
 
 /// Pods of one data directory on this machine.
 #[derive(Debug, Clone)]
@@ -38,6 +40,8 @@ pub struct Sandboxes {
     conflist: Value,
     plugins: Plugins,
     hierarchy: Hierarchy,
+    /// Where CPUs can be given away.
+    cpus: Option<Arc<Cpus>>,
 }
 
 /// What the files and the kernel say about a pod.
@@ -78,6 +82,8 @@ pub enum SandboxError {
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
     #[error(transparent)]
+    Cpus(#[from] CpuError),
+    #[error(transparent)]
     Network(#[from] CniError),
     #[error(transparent)]
     Netns(#[from] NetnsError),
@@ -101,7 +107,8 @@ impl Sandboxes {
         let conflist = cni::conflist(&config.instance, &subnets, &cni_dir.join("ipam"));
         let text = serde_json::to_vec_pretty(&conflist).unwrap_or_default();
         records::write_bytes(&cni_dir.join("10-ferrovirt.conflist"), &text)?;
-        Ok(Self {
+        let hierarchy = Hierarchy::detect()?;
+        let mut sandboxes = Self {
             data_dir: config.data_dir.clone(),
             netns_dir: config.run_dir.join("netns"),
             shim: config.self_exe.clone(),
@@ -112,8 +119,13 @@ impl Sandboxes {
             cgroup_parent: format!("ferrovirt-{}", config.instance),
             conflist,
             plugins: Plugins { dirs: config.cni_plugin_dirs.clone() },
-            hierarchy: Hierarchy::detect()?,
-        })
+            hierarchy,
+            cpus: None,
+        };
+        if sandboxes.hierarchy.has_cpusets() {
+            sandboxes.cpus = Cpus::open(&config.data_dir, &sandboxes.list()?)?.map(Arc::new);
+        }
+        Ok(sandboxes)
     }
 
     /// Makes what all pods share, and removes what pods left that were forgotten half-way.
@@ -161,8 +173,41 @@ impl Sandboxes {
         Ok(dir)
     }
 
-    pub fn create_cgroup(&self, uid: &str, limits: &Limits) -> Result<Vec<PathBuf>, SandboxError> {
-        Ok(self.hierarchy.create(&self.cgroup_parent, &cgroup_child(uid), limits)?)
+    /// Makes the pod's cgroup. `own_cpus` is the container that wants CPUs of its own, and how many.
+    pub fn create_cgroup(
+        &self,
+        uid: &str,
+        limits: &Limits,
+        own_cpus: Option<(&str, usize)>,
+    ) -> Result<Vec<PathBuf>, SandboxError> {
+        let child = cgroup_child(uid);
+        let files = self.hierarchy.create(&self.cgroup_parent, &child, limits)?;
+        if let Some(cpus) = &self.cpus {
+            let _turn = cpus.turn();
+            let given = cpus.give(uid, own_cpus)?;
+            match self.hierarchy.set_cpus(&self.cgroup_parent, &child, &cpus::format(&given.cpus)) {
+                // A pod without CPUs of its own can do without.
+                Err(error) if own_cpus.is_none() => tracing::warn!(%error, uid, "cannot keep the pod to its CPUs"),
+                result => result?,
+            }
+            if given.changed {
+                self.share(cpus, &given.shared)?;
+            }
+        }
+        Ok(files)
+    }
+
+    /// Keeps every pod without CPUs of its own to those that are left.
+    fn share(&self, cpus: &Cpus, shared: &CpuSet) -> Result<(), SandboxError> {
+        let text = cpus::format(shared);
+        for uid in self.list()?.iter().filter(|uid| !cpus.has_own(uid)) {
+            match self.hierarchy.set_cpus(&self.cgroup_parent, &cgroup_child(uid), &text) {
+                // It ended, or has not begun: then it gets its share when it does.
+                Err(CgroupError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+                result => result?,
+            }
+        }
+        Ok(())
     }
 
     pub fn cgroup_members(&self, uid: &str) -> Vec<i32> {
@@ -261,6 +306,12 @@ impl Sandboxes {
         let name = format!("{}/{}", self.cgroup_parent, cgroup_child(uid));
         let hierarchy = self.hierarchy.clone();
         blocking(move || hierarchy.remove(&name, Instant::now() + KILL_TIME)).await?;
+        if let Some(cpus) = &self.cpus
+            && let _turn = cpus.turn()
+            && let Some(shared) = cpus.take_back(uid)?
+        {
+            self.share(cpus, &shared)?;
+        }
         Ok(())
     }
 

@@ -72,8 +72,11 @@ fn obstacles(spec: &PodSpec, node: &Node, used: &Amounts) -> Vec<String> {
             return vec!["node(s) had untolerated taint(s)".to_owned()];
         }
     }
-    let allocatable = resources::amounts(node.status.as_ref().and_then(|status| status.allocatable.as_ref()));
+    let mut allocatable = resources::amounts(node.status.as_ref().and_then(|status| status.allocatable.as_ref()));
     let mut wanted = resources::requests(spec);
+    let own = allocatable.get("cpu").copied().unwrap_or(0) / 1000 - 1;
+    allocatable.insert(resources::OWN_CPUS.to_owned(), own);
+    wanted.extend(resources::own_cpus(spec));
     wanted.insert("pods".to_owned(), 1);
     let mut out = Vec::new();
     for (name, amount) in wanted {

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::Config;
+use crate::cpus;
 use crate::events::{Events, Severity};
 use crate::images::Wanted;
 use crate::logs::{LogOptions, read_log};
@@ -218,7 +219,7 @@ impl Worker {
         // Images first: a pod that waits for one should hold nothing else.
         self.bring_images(pod, &spec).await?;
         let dir = sandboxes.create_dir(&record)?;
-        let cgroup_procs = sandboxes.create_cgroup(&self.uid, &resources::limits(&spec))?;
+        let cgroup_procs = sandboxes.create_cgroup(&self.uid, &resources::limits(&spec), cpus::wanted(&spec))?;
         let secondary = networks::wanted(client, pod).await?;
         let pod_ips = sandboxes.attach_network(&record, secondary).await?;
 

@@ -69,7 +69,7 @@ impl Node {
         let record = self.record(uid);
         let dir = self.sandboxes.create_dir(&record).unwrap();
         let limits = Limits { cpu_request_milli: 100, cpu_limit_milli: None, memory_limit_bytes: Some(64 << 20) };
-        let cgroup_procs = self.sandboxes.create_cgroup(uid, &limits).unwrap();
+        let cgroup_procs = self.sandboxes.create_cgroup(uid, &limits, None).unwrap();
         self.sandboxes.attach_network(&record, vec![]).await.unwrap();
         let sockets = dir.volume("kubernetes.io~empty-dir", "sockets");
         fs::create_dir_all(&sockets).unwrap();

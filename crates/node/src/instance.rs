@@ -35,7 +35,7 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use crate::{
-    Context, bare, boot, claims, disks,
+    Context, bare, boot, claims, cpus, disks,
     host::Kvm,
     hypervisors,
     launcher::{Launcher, LauncherError},
@@ -368,6 +368,9 @@ async fn prepare(context: &Context, launcher: &Launcher, vmi: &VirtualMachineIns
         free_page_reporting: true,
         ..Default::default()
     };
+    if vmi.spec.domain.cpu.as_ref().is_some_and(|cpu| cpu.dedicated_cpu_placement) {
+        cpus::describe(pid, &mut convert);
+    }
     if let (false, false, Kvm::Unusable(why)) = (is_container, convert.allow_emulation, &context.host.kvm) {
         let message = format!("{why}, and the cluster does not allow software emulation");
         return Err(Failure::Refused(vec![FieldError { field: "spec.hypervisor".into(), message }]));

@@ -9,6 +9,7 @@ mod boot;
 mod calls;
 mod claims;
 mod console;
+mod cpus;
 mod disks;
 mod events;
 mod forward;

@@ -10,7 +10,7 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::{Context, hypervisors};
+use crate::{Context, cpus, hypervisors};
 
 const HEARTBEAT: Duration = Duration::from_secs(60);
 /// Until the node object exists and the first write went through.
@@ -26,8 +26,11 @@ pub(crate) async fn keep(context: Arc<Context>) {
             let found = hypervisors.borrow_and_update();
             hypervisors::labels_and_annotations(&found)
         };
+        let gives_cpus = cpus::are_given(&context.config.kubelet_root);
         let mut patch = json!({ "metadata": {
             "labels": {
+                names::CPU_MANAGER: gives_cpus.to_string(),
+                names::DEPRECATED_CPU_MANAGER: gives_cpus.to_string(),
                 names::NODE_SCHEDULABLE: "true",
                 format!("{}{}", names::VM_ARCH_LABEL, context.host.arch): "true",
             },
@@ -43,6 +46,7 @@ pub(crate) async fn keep(context: Arc<Context>) {
             Ok(_) => tokio::select! {
                 () = tokio::time::sleep(HEARTBEAT) => {}
                 Ok(()) = hypervisors.changed() => {}
+                () = cpus::changed(&context.config.kubelet_root, gives_cpus) => {}
             },
             Err(error) => {
                 tracing::debug!(%error, "cannot update the node object yet");

@@ -102,6 +102,9 @@ pub fn render(vmi: &VirtualMachineInstance, config: &Config) -> Pod {
     let mut node_selector = spec.node_selector.clone();
     node_selector.insert(names::NODE_SCHEDULABLE.into(), "true".into());
     node_selector.insert(format!("{}{}", names::HYPERVISOR_LABEL, hypervisor(vmi)), "true".into());
+    if crate::resources::pins_cpus(vmi) {
+        node_selector.insert(names::CPU_MANAGER.into(), "true".into());
+    }
     let privileged = is_privileged(vmi);
     let mut pod_spec = PodSpec {
         restart_policy: Some("Never".into()),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ferrovirt_api::v1::VirtualMachineInstance;
+use ferrovirt_api::{names, v1::VirtualMachineInstance};
 use k8s_openapi::{
     api::core::v1::{EmptyDirVolumeSource, ResourceRequirements, Volume, VolumeMount},
     apimachinery::pkg::api::resource::Quantity,
@@ -44,6 +44,17 @@ pub(crate) fn resources(vmi: &VirtualMachineInstance, config: &Config) -> Resour
             }
         }
     }
+    if let Some(cpus) = own_cpus(vmi, limits.get("cpu").or(requests.get("cpu"))) {
+        // Only a pod whose requests are its limits gets CPUs of its own.
+        for list in [&mut requests, &mut limits] {
+            list.insert("cpu".into(), Quantity(cpus.to_string()));
+        }
+        if let Some(memory) = requests.get("memory").map(|wire| bytes(wire).max(limits.get("memory").map_or(0, bytes)))
+        {
+            requests.insert("memory".into(), Quantity(memory.to_string()));
+            limits.insert("memory".into(), Quantity(memory.to_string()));
+        }
+    }
     if !requests.contains_key("cpu") && !limits.contains_key("cpu") {
         let milli = 1000 * i64::from(virtual_cpus(vmi)) / config.cpu_allocation_ratio.max(1);
         requests.insert("cpu".into(), Quantity(format!("{}m", milli.max(1))));
@@ -61,6 +72,28 @@ pub(crate) fn resources(vmi: &VirtualMachineInstance, config: &Config) -> Resour
         limits: (!limits.is_empty()).then_some(limits),
         ..Default::default()
     }
+}
+
+/// True if the guest's CPUs are to be its own.
+pub(crate) fn pins_cpus(vmi: &VirtualMachineInstance) -> bool {
+    vmi.spec.domain.cpu.as_ref().is_some_and(|cpu| cpu.dedicated_cpu_placement)
+}
+
+/// How many CPUs of its own a machine needs: for its virtual ones, for a pool of I/O threads, and for the emulator's threads. `told`
+/// counts where the topology says nothing.
+fn own_cpus(vmi: &VirtualMachineInstance, told: Option<&Quantity>) -> Option<u64> {
+    let cpu = vmi.spec.domain.cpu.as_ref().filter(|cpu| cpu.dedicated_cpu_placement)?;
+    let named = [cpu.cores, cpu.sockets, cpu.threads].iter().any(|count| *count > 0);
+    let told = told.map(bytes).filter(|_| !named);
+    let threads = vmi.spec.domain.io_threads.as_ref().and_then(|threads| threads.supplemental_pool_thread_count);
+    let threads = u64::from(threads.unwrap_or(0));
+    let cpus = told.unwrap_or_else(|| virtual_cpus(vmi).into()) + threads;
+    if !cpu.isolate_emulator_thread {
+        return Some(cpus);
+    }
+    let annotations = vmi.metadata.annotations.as_ref();
+    let even = annotations.is_some_and(|all| all.contains_key(names::EMULATOR_THREAD_COMPLETE_TO_EVEN_PARITY));
+    Some(cpus + if even && cpus.is_multiple_of(2) { 2 } else { 1 })
 }
 
 /// The file systems of the guest's huge pages.
@@ -154,6 +187,36 @@ mod tests {
         ] {
             assert_eq!(shown(domain.clone()), expected, "{domain}");
         }
+    }
+
+    #[test]
+    fn cpus_of_its_own_make_a_guaranteed_pod() {
+        let memory = json!({ "guest": "64Mi" });
+        for (cpu, resources, expected) in [
+            (json!({ "cores": 2 }), json!({}), "cpu=2 memory=64Mi | cpu=2 memory=64Mi"),
+            (
+                json!({ "cores": 1, "sockets": 2, "threads": 2, "isolateEmulatorThread": true }),
+                json!({}),
+                "cpu=5 memory=64Mi | cpu=5 memory=64Mi",
+            ),
+            (json!({}), json!({ "limits": { "cpu": "3" } }), "cpu=3 memory=64Mi | cpu=3 memory=64Mi"),
+            (json!({}), json!({}), "cpu=1 memory=64Mi | cpu=1 memory=64Mi"),
+            (
+                json!({ "cores": 1 }),
+                json!({ "requests": { "memory": "64Mi" }, "limits": { "memory": "70Mi" } }),
+                "cpu=1 memory=70Mi | cpu=1 memory=70Mi",
+            ),
+        ] {
+            let mut domain = json!({ "cpu": cpu, "memory": memory, "resources": resources });
+            domain["cpu"]["dedicatedCpuPlacement"] = json!(true);
+            assert_eq!(shown(domain.clone()), expected, "{domain}");
+        }
+        let mut even =
+            vmi(json!({ "cpu": { "cores": 2, "dedicatedCpuPlacement": true, "isolateEmulatorThread": true } }));
+        assert_eq!(own_cpus(&even, None), Some(3));
+        let parity = names::EMULATOR_THREAD_COMPLETE_TO_EVEN_PARITY.to_owned();
+        even.metadata.annotations = Some(BTreeMap::from([(parity, String::new())]));
+        assert_eq!(own_cpus(&even, None), Some(4));
     }
 
     #[test]

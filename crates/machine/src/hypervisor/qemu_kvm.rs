@@ -82,7 +82,6 @@ const GAPS: &[Gap] = &[
     gap("blockSizeMatchVolume", "the block size of a volume is not read yet; give a custom one"),
     gap("changedBlockTracking", "changes of blocks are not tracked yet"),
     gap("containerPath", "paths of the launcher's container are not shared with guests"),
-    gap("dedicatedCpus", "CPUs are not pinned yet"),
     gap("downwardMetrics", "host metrics are not passed to guests yet"),
     gap("efiPersistent", "the EFI variable store is not kept yet"),
     gap("filesystems", "virtiofs daemons are not started yet"),
