@@ -15,6 +15,7 @@
 
 use ferrovirt_api::v1::{
     RestartOptions, StartOptions, StopOptions, VirtualMachine, VirtualMachineInstance,
+    VirtualMachineStateChangeRequest,
     values::{
         state_change_request_action as action, virtual_machine_instance_phase as phase,
         virtual_machine_run_strategy as strategy,
@@ -178,14 +179,14 @@ fn start(
         request["data"] = json!({ "paused": "true" });
     }
     match declared {
-        strategy::HALTED if paused => requests(vm, vec![request]),
+        strategy::HALTED if paused => requests(vm, vmi, vec![request]),
         strategy::HALTED => Ok(will(vm, true).into()),
         strategy::MANUAL | strategy::RERUN_ON_FAILURE => match vmi {
             Some(vmi) if declared == strategy::RERUN_ON_FAILURE && vmi.status.phase == phase::FAILED => {
                 Err(format!("{declared} does not support starting VM from failed state"))
             }
-            Some(vmi) => requests(vm, vec![stop_request(vmi), request]),
-            None => requests(vm, vec![request]),
+            Some(ended) => requests(vm, vmi, vec![stop_request(ended), request]),
+            None => requests(vm, vmi, vec![request]),
         },
         _ => Err(format!("{declared} does not support manual start requests")),
     }
@@ -223,8 +224,8 @@ fn restart(
         // The missing letter is upstream's, and so is whoever looks for it.
         return Err(format!("RunStategy {declared} does not support manual restart requests"));
     }
-    let vmi = vmi.ok_or_else(|| format!("{NOT_RUNNING}: {}", strategy::HALTED))?;
-    let decision = requests(vm, vec![stop_request(vmi), json!({ "action": action::START })])?;
+    let running = vmi.ok_or_else(|| format!("{NOT_RUNNING}: {}", strategy::HALTED))?;
+    let decision = requests(vm, vmi, vec![stop_request(running), json!({ "action": action::START })])?;
     Ok(Decision { grace: force.then_some(FORCED_GRACE), ..decision })
 }
 
@@ -234,9 +235,14 @@ fn stop_request(vmi: &VirtualMachineInstance) -> Value {
     json!({ "action": action::STOP, "uid": vmi.uid() })
 }
 
-/// Requests replace none that the controller has not yet met.
-fn requests(vm: &VirtualMachine, wanted: Vec<Value>) -> Result<Decision, String> {
-    if !vm.status.state_change_requests.is_empty() {
+/// Requests replace none that the controller has not yet met. The stop of an instance that has ended is met: the VM shows as
+/// stopped from then on, and whoever sees that may start it again, though the controller has not taken the request back yet.
+fn requests(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, wanted: Vec<Value>) -> Result<Decision, String> {
+    let running = vmi.filter(|vmi| !ended(vmi)).and_then(|vmi| vmi.metadata.uid.as_deref());
+    let is_met = |request: &VirtualMachineStateChangeRequest| {
+        request.action == action::STOP && request.uid.is_some() && request.uid.as_deref() != running
+    };
+    if !vm.status.state_change_requests.iter().all(is_met) {
         return Err("unable to complete request: stop/start already underway".into());
     }
     Ok(Change::Requests(wanted.into()).into())

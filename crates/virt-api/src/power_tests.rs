@@ -109,3 +109,19 @@ fn a_stop_takes_the_place_of_what_is_underway_and_nothing_else_does() {
     assert_eq!(decide(&busy, Some(&vmi("Running")), &RESTART), underway);
     assert!(decide(&busy, Some(&vmi("Running")), &STOP).is_ok());
 }
+
+/// The VM shows as stopped while its ended instance goes away.
+#[test]
+fn a_vm_that_shows_as_stopped_can_be_started() {
+    let mut stopped = vm("Manual");
+    stopped.status.state_change_requests = serde_json::from_value(json!([{ "action": "Stop", "uid": "u" }])).unwrap();
+    let requests = |decision: Result<Decision, String>| match decision.unwrap().change {
+        Change::Requests(requests) => requests,
+        Change::Spec(spec) => panic!("changes the spec: {spec}"),
+    };
+    let again = json!([{ "action": "Stop", "uid": "u" }, { "action": "Start" }]);
+    assert_eq!(requests(decide(&stopped, Some(&vmi("Failed")), &START)), again);
+    assert_eq!(requests(decide(&stopped, None, &START)), json!([{ "action": "Start" }]));
+    let underway = Err("unable to complete request: stop/start already underway".to_owned());
+    assert_eq!(decide(&stopped, Some(&vmi("Running")), &RESTART), underway);
+}
