@@ -1,6 +1,6 @@
 //! What a machine can ask of its node beyond plain memory and CPUs, each with a guest that has it.
 
-use std::{collections::BTreeSet, fs, process::ExitCode};
+use std::{collections::BTreeSet, fs, os::unix::fs::MetadataExt, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result, ensure};
 use ferrovirt_e2e::{Case, Host, Options, manifest, suite, wait};
@@ -9,11 +9,13 @@ use serde_json::{Value, json};
 const CASES: &[Case] = &[
     ("huge_pages_hold_the_guest", huge_pages_hold_the_guest),
     ("cpus_are_the_guests_alone", cpus_are_the_guests_alone),
+    ("firmware_and_tpm_keep_their_state", firmware_and_tpm_keep_their_state),
 ];
 
 const EMBEDDED_ONLY: &[(&str, &str)] = &[
     ("huge_pages_hold_the_guest", "kubelets count the pages of their node only when they start"),
     ("cpus_are_the_guests_alone", "the kubelets of the test cluster have no static CPU manager"),
+    ("firmware_and_tpm_keep_their_state", "looks into the claim's directory on this machine"),
 ];
 
 fn main() -> ExitCode {
@@ -134,6 +136,40 @@ fn cpus_are_the_guests_alone(host: &Host) -> Result<()> {
         Ok(if now == all { wait::Seen::Yes(()) } else { wait::Seen::Not(format!("{now:?}")) })
     })?;
     remove(host, OTHER)
+}
+
+fn firmware_and_tpm_keep_their_state(host: &Host) -> Result<()> {
+    const NAME: &str = "keeps";
+    const CLAIM: &str = "persistent-state-for-keeps";
+    let mut vm = manifest::plain_vm(NAME, "Always");
+    let domain = &mut vm["spec"]["template"]["spec"]["domain"];
+    domain["features"] = json!({ "smm": {} });
+    domain["firmware"] = json!({ "bootloader": { "efi": { "persistent": true } } });
+    domain["devices"]["tpm"] = json!({ "persistent": true });
+    host.apply(&vm)?;
+    host.wait_running(NAME)?;
+    let claim = host.get("pvc", CLAIM)?;
+    ensure!(claim["metadata"]["ownerReferences"][0]["kind"] == "VirtualMachine", "{claim:#}");
+    let volume = host.get("pv", claim["spec"]["volumeName"].as_str().context("the claim has no volume")?)?;
+    let directory = PathBuf::from(volume["spec"]["local"]["path"].as_str().context("the volume is not local")?);
+
+    // The variables are the same file, and no second TPM was made: each one takes the next serial number for its certificates.
+    let kept = || -> Result<(u64, String)> {
+        let variables = fs::metadata(directory.join("nvram").join(format!("{NAME}_VARS.fd")))?.ino();
+        Ok((variables, fs::read_to_string(directory.join("swtpm-localca/certserial"))?))
+    };
+    let first = kept()?;
+    host.ferrovirt(&["stop", NAME])?;
+    host.wait_gone("vmi", NAME)?;
+    ensure!(kept()? == first);
+    host.ferrovirt(&["start", NAME])?;
+    host.wait_running(NAME)?;
+    let qemu = host.qemu(NAME)?.arguments.join(" ");
+    ensure!(qemu.contains("tpm-crb"), "no TPM: {qemu}");
+    ensure!(kept()? == first, "{:?} became {:?}", first, kept()?);
+
+    remove(host, NAME)?;
+    host.wait_gone("pvc", CLAIM)
 }
 
 /// The CPUs on which any thread of a process may run.

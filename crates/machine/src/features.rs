@@ -268,7 +268,6 @@ mod tests {
                 "spec.domain.memory.maxGuest",
                 "spec.domain.cpu.realtime",
                 "spec.domain.devices.interfaces[1].sriov",
-                "spec.domain.devices.tpm.persistent",
                 "spec.domain.devices.clientPassthrough",
             ]
         );

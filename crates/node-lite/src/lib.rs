@@ -44,6 +44,7 @@ mod services;
 mod shim;
 pub mod status;
 pub mod storage;
+mod sub_path;
 pub mod volumes;
 mod worker;
 

@@ -21,6 +21,7 @@ use crate::payload::{self, Payload, PayloadError};
 use crate::podspec::{Identity, VolumeSource};
 use crate::records::PodDir;
 use crate::resources;
+use crate::sub_path;
 
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
@@ -173,6 +174,20 @@ impl Volumes<'_> {
             return writable(PathBuf::from(&source.path));
         }
         Err(VolumeError::Unsupported(name.clone()))
+    }
+
+    /// Makes the directories inside volumes that the container mounts, as a kubelet does. What is there already stays as it is.
+    pub fn sub_paths(&self, sources: &BTreeMap<String, VolumeSource>) -> Result<(), VolumeError> {
+        let containers = self.pod.spec.iter().flat_map(|spec| &spec.containers);
+        for mount in containers.flat_map(|container| container.volume_mounts.iter().flatten()) {
+            let (Some(inside), Some(source)) = (mount.sub_path.as_deref(), sources.get(&mount.name)) else { continue };
+            if !inside.is_empty() && !source.read_only {
+                let group = self.identity.fs_group.unwrap_or(self.identity.gid);
+                sub_path::make(&source.path, Path::new(inside), self.identity.uid, group)
+                    .map_err(fail("create a directory in", &source.path))?;
+            }
+        }
+        Ok(())
     }
 
     fn empty_dir(&self, path: &Path, source: &EmptyDirVolumeSource) -> Result<(), VolumeError> {

@@ -231,6 +231,7 @@ impl Worker {
         known.pod_ips = Some(pod_ips.iter().map(|ip| PodIP { ip: ip.to_string() }).collect());
         let volumes = Volumes { client, images: &*config.images, dir: &dir, pod: &addressed, identity };
         let sources = volumes.prepare().await?;
+        volumes.sub_paths(&sources)?;
         let env = volumes.environment(container.env.as_deref().unwrap_or_default(), &container.name).await?;
         let mut image_mounts = config.image_mounts.clone();
         image_mounts.retain(|(host, _)| host.exists());

@@ -9,6 +9,7 @@ mod credentials;
 pub mod disks;
 pub mod enlightenments;
 pub mod identity;
+pub mod kept_state;
 pub mod network;
 pub mod pod;
 mod probes;

@@ -43,6 +43,8 @@ pub struct Config {
     pub host_disks: bool,
     /// Claims of the instance that are block devices.
     pub block_claims: std::collections::BTreeSet<String>,
+    /// The claim of what the instance keeps beside its disks: see `kept_state`.
+    pub state_claim: Option<String>,
     /// The components' image, if the cluster has no image volumes: see `container_disks`.
     pub copy_images_with: Option<String>,
 }
@@ -58,6 +60,7 @@ impl Default for Config {
             cpu_allocation_ratio: 10,
             host_disks: false,
             block_claims: Default::default(),
+            state_claim: None,
             copy_images_with: None,
         }
     }
@@ -91,6 +94,7 @@ pub fn render(vmi: &VirtualMachineInstance, config: &Config) -> Pod {
     let spec = &vmi.spec;
     let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
     let (mut volumes, mut mounts) = volumes(vmi);
+    crate::kept_state::add(vmi, config.state_claim.as_deref(), &mut volumes, &mut mounts);
     if config.host_disks {
         vmi.spec.volumes.iter().for_each(|volume| add_host_disk(volume, &mut volumes, &mut mounts));
     }

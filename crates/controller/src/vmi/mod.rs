@@ -1,5 +1,7 @@
 //! The VirtualMachineInstance controller: the launcher pod, and the phases until the node agent takes over.
 
+mod kept_state;
+
 use std::{future::Future, sync::Arc, time::Duration};
 
 use ferrovirt_api::{
@@ -74,6 +76,16 @@ async fn reconcile(
     };
     config.block_claims =
         storage.claims.iter().filter(|(_, claim)| claim.block).map(|(name, _)| name.clone()).collect();
+    if pod.is_none() && vmi.metadata.deletion_timestamp.is_none() && ferrovirt_plan::kept_state::is_needed(&vmi.spec) {
+        match kept_state::provide(&context, &namespace, &vmi).await {
+            Ok(claim) => config.state_claim = Some(claim),
+            Err(Error::Api(kube::Error::Api(status))) if matches!(status.code, 403 | 422) => {
+                let what = "the claim of the machine's state";
+                return refused(&context, &vmi, what, &status.message).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
     let plan = vmi::plan(&vmi::Observed {
         vmi: &vmi,
         pod: pod.as_ref(),
@@ -92,7 +104,7 @@ async fn reconcile(
         match (apply(&pods, &vmi, action, &mut patch).await, action) {
             // A quota, a policy or a webhook of the cluster: for the user to solve, not a failure of ours.
             (Err(Error::Api(kube::Error::Api(status))), Action::CreatePod(_)) if matches!(status.code, 403 | 422) => {
-                return pod_refused(&context, &vmi, &status.message).await;
+                return refused(&context, &vmi, "pod", &status.message).await;
             }
             (other, _) => other?,
         }
@@ -111,10 +123,15 @@ async fn reconcile(
     Ok(plan.requeue.map_or_else(controller::Action::await_change, controller::Action::requeue))
 }
 
-/// Says why there is no pod, where users look, and tries again.
-async fn pod_refused(context: &Context, vmi: &VirtualMachineInstance, why: &str) -> Result<controller::Action, Error> {
+/// Says why there is no pod, or not what it needs, where users look, and tries again.
+async fn refused(
+    context: &Context,
+    vmi: &VirtualMachineInstance,
+    what: &str,
+    why: &str,
+) -> Result<controller::Action, Error> {
     const REASON: &str = "FailedCreate";
-    let message = format!("Error creating pod: {why}");
+    let message = format!("Error creating {what}: {why}");
     let mut status = vmi.status.clone();
     let time = Time(Timestamp::now());
     conditions::set_vmi(&mut status.conditions, &time, condition::SYNCHRONIZED, false, REASON, &message);

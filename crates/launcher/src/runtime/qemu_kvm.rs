@@ -45,6 +45,10 @@ max_core = 0
 /// Where a pod whose machine asks for huge pages has them.
 const HUGE_PAGES: &str = "/dev/hugepages";
 
+/// What a pod keeps of its TPM is mounted here, and where libvirt and its TPM's tools look for it below their configuration.
+const PRIVATE: &str = "/var/run/kubevirt-private";
+const TPM_STATE: [(&str, &str); 2] = [("swtpm", "libvirt/qemu/swtpm"), ("swtpm-localca", "var/lib/swtpm-localca")];
+
 pub struct QemuKvm;
 
 impl LibvirtRuntime for QemuKvm {
@@ -61,6 +65,7 @@ impl LibvirtRuntime for QemuKvm {
         fs::write(config.join("qemu.conf"), format!("{QEMU_CONF}{}", huge_pages(Path::new(HUGE_PAGES))))?;
         fs::write(daemon_conf(dirs), format!("unix_sock_dir = \"{}\"\n{DAEMON_CONF}", dirs.base().display()))?;
         link_driver(dirs)?;
+        link_tpm_state(dirs, Path::new(PRIVATE))?;
         if let Some(from) = capabilities {
             seed(from, &self.capabilities_cache(dirs))?;
         }
@@ -151,6 +156,22 @@ fn link_driver(dirs: &Dirs) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),
     }
+}
+
+fn link_tpm_state(dirs: &Dirs, private: &Path) -> io::Result<()> {
+    for (kept, place) in TPM_STATE.map(|(kept, place)| (private.join(kept), dirs.config().join(place))) {
+        if !kept.is_dir() {
+            continue;
+        }
+        if let Some(parent) = place.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        match symlink(kept, place) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Copies the cache. libvirt checks each file against the binary, its own build, the kernel and /dev/kvm, and probes
