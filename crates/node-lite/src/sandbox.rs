@@ -464,11 +464,21 @@ fn exit_or_unknown(dir: &PodDir) -> Result<ExitRecord, SandboxError> {
     Ok(exit)
 }
 
-fn try_lock(dir: &PodDir) -> Result<Option<File>, SandboxError> {
+/// A pod's lock, given back when dropped. Closing the file would not do: a process that another thread is about to start has a
+/// copy of it for a moment, and the shim would find the lock taken.
+struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+fn try_lock(dir: &PodDir) -> Result<Option<Lock>, SandboxError> {
     let path = dir.lock();
     let file = OpenOptions::new().append(true).create(true).mode(0o600).open(&path).map_err(io_error("open", &path))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(file)),
+        Ok(()) => Ok(Some(Lock(file))),
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
         Err(error) => Err(io_error("lock", &path)(error.into())),
     }
