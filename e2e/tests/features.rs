@@ -10,12 +10,14 @@ const CASES: &[Case] = &[
     ("huge_pages_hold_the_guest", huge_pages_hold_the_guest),
     ("cpus_are_the_guests_alone", cpus_are_the_guests_alone),
     ("firmware_and_tpm_keep_their_state", firmware_and_tpm_keep_their_state),
+    ("guests_read_metrics_of_their_host", guests_read_metrics_of_their_host),
 ];
 
 const EMBEDDED_ONLY: &[(&str, &str)] = &[
     ("huge_pages_hold_the_guest", "kubelets count the pages of their node only when they start"),
     ("cpus_are_the_guests_alone", "the kubelets of the test cluster have no static CPU manager"),
     ("firmware_and_tpm_keep_their_state", "looks into the claim's directory on this machine"),
+    ("guests_read_metrics_of_their_host", "opens a feature gate for everybody"),
 ];
 
 fn main() -> ExitCode {
@@ -170,6 +172,37 @@ fn firmware_and_tpm_keep_their_state(host: &Host) -> Result<()> {
 
     remove(host, NAME)?;
     host.wait_gone("pvc", CLAIM)
+}
+
+/// The disk form is read inside the guest. The channel needs a driver that the demo guest lacks: here only its device is looked for.
+fn guests_read_metrics_of_their_host(host: &Host) -> Result<()> {
+    const NAME: &str = "told";
+    let gate =
+        json!({ "spec": { "configuration": { "developerConfiguration": { "featureGates": ["DownwardMetrics"] } } } });
+    let patch = gate.to_string();
+    host.kubectl(&["-n", "kubevirt", "patch", "kubevirt", "kubevirt", "--type", "merge", "-p", &patch])?;
+    let mut vm = manifest::vm(NAME, "Always");
+    let spec = &mut vm["spec"]["template"]["spec"];
+    spec["domain"]["devices"]["downwardMetrics"] = json!({});
+    let disks = spec["domain"]["devices"]["disks"].as_array_mut().context("no disks")?;
+    disks.push(json!({ "name": "metrics", "disk": { "bus": "virtio" } }));
+    spec["volumes"].as_array_mut().context("no volumes")?.push(json!({ "name": "metrics", "downwardMetrics": {} }));
+    wait::until("the gate to be open", wait::SOON, || {
+        let outcome = host.try_kubectl(&["apply", "-f", "-"], &vm.to_string())?;
+        Ok(if outcome.succeeded() { wait::Seen::Yes(()) } else { wait::Seen::Not(format!("{outcome:?}")) })
+    })?;
+    let vmi = host.wait_running(NAME)?;
+    let node = vmi["status"]["nodeName"].as_str().context("the VMI has no node")?;
+    let mut console = host.console(NAME)?;
+    console.login(NAME)?;
+    let told = console.shell("sudo head -c 4096 /dev/vdc | tr -d '\\000'")?;
+    ensure!(told.starts_with("mvbd"), "no disk of metrics: {told:?}");
+    ensure!(told.contains(&format!("<value>{node}</value>")), "the host's name is not {node}: {told:?}");
+    ensure!(told.contains("ResourceMemoryLimit") && told.contains("FreePhysicalMemory"), "{told:?}");
+    console.leave()?;
+    let qemu = host.qemu(NAME)?.arguments.join(" ");
+    ensure!(qemu.contains("org.github.vhostmd.1"), "no channel: {qemu}");
+    remove(host, NAME)
 }
 
 /// The CPUs on which any thread of a process may run.

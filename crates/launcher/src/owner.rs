@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::domain::{Action, Backend, DomainError, DomainEvent, NewDomain, Started};
+use crate::host_metrics;
 use crate::lifecycle::{Lifecycle, Verdict};
 use crate::prepare;
 
@@ -275,7 +276,11 @@ async fn try_start<B: Backend>(backend: B, translate: Translate, spec: Box<Machi
         console,
         credentials: spec.credentials.clone(),
     };
-    backend.start(domain).await.map_err(|error: DomainError| chain(&error))
+    let started = backend.start(domain).await.map_err(|error: DomainError| chain(&error))?;
+    if let Some(told) = spec.host_metrics.clone() {
+        host_metrics::start(backend, told);
+    }
+    Ok(started)
 }
 
 async fn sleep_until(at: Option<Instant>) {

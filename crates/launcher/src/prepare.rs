@@ -16,6 +16,7 @@ use serde_json::{Map, Value};
 
 use crate::addresses;
 use crate::guest::credentials;
+use crate::host_metrics;
 use crate::qcow2::{self, Backing, Qcow2Error};
 use crate::rootfs::{self, RootError};
 
@@ -45,6 +46,10 @@ pub fn all(mut spec: Box<MachineSpec>) -> Result<Box<MachineSpec>, PrepareError>
     let sockets = socket_paths(&spec);
     for path in sockets {
         make_parent(&path)?;
+    }
+    if let Some(disk) = spec.host_metrics.as_ref().and_then(|metrics| metrics.disk.as_deref()).map(Path::new) {
+        make_parent(disk)?;
+        host_metrics::create(disk).map_err(|source| PrepareError::Make { path: disk.into(), source })?;
     }
     addresses::serve(&spec.dhcp);
     for disk in &mut spec.devices.disks {

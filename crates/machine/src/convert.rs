@@ -106,6 +106,7 @@ pub fn machine_spec(vmi: &VirtualMachineInstance, ctx: &Context) -> Result<Machi
         start_paused: firmware::starts_paused(vmi),
         grace_seconds: grace_seconds(vmi),
         credentials: credentials::convert(&mut c),
+        host_metrics: devices::host_metrics(&c),
         // The node agent fills these in: they name what it made.
         dhcp: vec![],
         prepare: std::mem::take(&mut c.prepare),

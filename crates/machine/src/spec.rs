@@ -12,6 +12,7 @@ mod devices;
 mod dhcp;
 mod disk;
 mod firmware;
+mod host_metrics;
 mod prepare;
 
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,7 @@ pub use devices::*;
 pub use dhcp::*;
 pub use disk::*;
 pub use firmware::*;
+pub use host_metrics::*;
 pub use prepare::*;
 
 /// The version of this format. A launcher refuses a spec that is newer than its own.
@@ -83,6 +85,9 @@ pub struct MachineSpec {
     /// What the guest agent puts into the guest, and keeps current.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub credentials: Vec<Credential>,
+    /// Counters of the host that the guest can read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_metrics: Option<HostMetrics>,
     /// What has to exist before the domain can start, in this order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub prepare: Vec<Preparation>,

@@ -387,6 +387,9 @@ async fn prepare(context: &Context, launcher: &Launcher, vmi: &VirtualMachineIns
     ferrovirt_machine::defaults::apply(&mut defaulted, convert.arch);
     let mut spec = machine_spec(&defaulted, &convert).map_err(Failure::Refused)?;
     spec.prepare.extend(claimed.iter().filter_map(|claim| claim.disk(&convert.layout)));
+    if let Some(metrics) = &mut spec.host_metrics {
+        metrics.host_name.clone_from(&context.config.node_name);
+    }
     spec.dhcp = networks.iter().filter_map(|network| network.dhcp.clone()).collect();
     let emulation = match (&context.host.kvm, spec.acceleration) {
         (Kvm::Unusable(why), Acceleration::Emulation) => Some(why.clone()),

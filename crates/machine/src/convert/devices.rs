@@ -2,10 +2,10 @@
 
 use ferrovirt_api::names;
 
-use super::{Conversion, arch, disks};
+use super::{Conversion, arch, disks, volumes};
 use crate::spec::{
-    Arch, Balloon, Channel, Controller, Devices, Filesystem, Graphics, Input, Rng, SerialConsole, Sound, Tpm, Video,
-    Vsock, Watchdog,
+    Arch, Balloon, Channel, Controller, Devices, Filesystem, Graphics, HostMetrics, Input, Rng, SerialConsole, Sound,
+    Tpm, Video, Vsock, Watchdog,
 };
 
 const GUEST_AGENT_CHANNEL: &str = "org.qemu.guest_agent.0";
@@ -63,10 +63,23 @@ fn channels(c: &Conversion<'_>) -> Vec<Channel> {
     // The management daemon decides where the agent's socket lies.
     let mut channels = vec![Channel { name: GUEST_AGENT_CHANNEL.into(), path: None }];
     if c.vmi.spec.domain.devices.downward_metrics.is_some() {
-        let path = format!("{}/downwardmetrics-channel/downwardmetrics.sock", c.ctx.layout.private);
-        channels.push(Channel { name: METRICS_CHANNEL.into(), path: Some(path) });
+        channels.push(Channel { name: METRICS_CHANNEL.into(), path: Some(metrics_channel(c)) });
     }
     channels
+}
+
+fn metrics_channel(c: &Conversion<'_>) -> String {
+    format!("{}/downwardmetrics-channel/downwardmetrics.sock", c.ctx.layout.private)
+}
+
+/// What the guest is told of its host, and where. The node agent adds the host's name.
+pub(super) fn host_metrics(c: &Conversion<'_>) -> Option<HostMetrics> {
+    let spec = &c.vmi.spec;
+    let disk = spec.volumes.iter().any(|volume| volume.downward_metrics.is_some());
+    let disk = disk.then(|| volumes::metrics_disk(&c.ctx.layout));
+    let channel = spec.domain.devices.downward_metrics.is_some().then(|| metrics_channel(c));
+    let product = spec.hypervisor.clone().unwrap_or_else(|| crate::hypervisor::DEFAULT.into());
+    (disk.is_some() || channel.is_some()).then(|| HostMetrics { host_name: String::new(), product, disk, channel })
 }
 
 fn controllers(c: &Conversion<'_>) -> Vec<Controller> {

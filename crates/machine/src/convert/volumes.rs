@@ -2,7 +2,7 @@
 
 use ferrovirt_api::{Quantity, v1};
 
-use super::{ContainerDisk, Conversion, cloud_init};
+use super::{ContainerDisk, Conversion, Layout, cloud_init};
 use crate::spec::{BackingStore, Disk, DiskDevice, DiskFormat, DiskSource, Preparation};
 
 /// Label of volumes made from configMaps, secrets and the like, unless they ask for another.
@@ -82,7 +82,7 @@ pub(super) fn attach(c: &mut Conversion<'_>, position: usize, disk: &mut Disk) {
         let dir = layout.service_account.clone();
         content(c, disk, dir, path, "");
     } else if volume.downward_metrics.is_some() {
-        disk.source = file(format!("{}/downwardapi-disks/vhostmd0", layout.private));
+        disk.source = file(metrics_disk(layout));
         disk.read_only = true;
         disk.discard = false;
         disk.model = Some(c.virtio_disk_model().into());
@@ -172,6 +172,11 @@ fn content(c: &mut Conversion<'_>, disk: &mut Disk, dir: String, path: String, l
     let label = if label.is_empty() { DEFAULT_LABEL } else { label };
     c.prepare(Preparation::ContentDisk { path: path.clone(), label: label.into(), dir });
     disk.source = file(path);
+}
+
+/// The disk with counters of the host.
+pub(super) fn metrics_disk(layout: &Layout) -> String {
+    format!("{}/downwardapi-disks/vhostmd0", layout.private)
 }
 
 fn content_paths(private: &str, kind: &str, name: &str) -> (String, String) {
