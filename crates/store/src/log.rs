@@ -8,6 +8,11 @@ use crate::frame::{Encoder, FileKind, header};
 
 /// More relaxed writes than this are synced without waiting for their time.
 const MAX_UNSYNCED: usize = 4 << 20;
+/// Space that was only reserved is noted by the file system as written with the sync that follows the first write to it, which
+/// takes longer, and now and then far longer. Small writes therefore take this much of it into use at once, as zeros.
+const ZEROS: u64 = 128 << 10;
+/// Larger ones are worth their own note.
+const SMALL: usize = 16 << 10;
 
 pub(crate) struct Log {
     files: Arc<dyn Files>,
@@ -19,6 +24,8 @@ pub(crate) struct Log {
     synced: u64,
     /// Up to where space is reserved.
     allocated: u64,
+    /// Up to where it is in use.
+    zeroed: u64,
     preallocate: u64,
     /// The bytes between `synced` and `len`. After a failed sync the kernel may have dropped them: they are written again.
     unsynced: Vec<u8>,
@@ -51,6 +58,7 @@ impl Log {
             len: tail.len,
             synced: tail.len,
             allocated: tail.len,
+            zeroed: tail.len,
             preallocate,
             unsynced: Vec::new(),
             broken: false,
@@ -113,7 +121,7 @@ impl Log {
     pub(crate) fn finish(&mut self) -> io::Result<()> {
         self.sync()?;
         self.file.set_len(self.len)?;
-        self.allocated = self.len;
+        (self.allocated, self.zeroed) = (self.len, self.len);
         self.fsyncs += 1;
         self.file.sync()
     }
@@ -126,7 +134,7 @@ impl Log {
         self.older_bytes += self.len;
         self.file = file;
         self.sequence += 1;
-        (self.len, self.synced, self.allocated) = (len, len, len);
+        (self.len, self.synced, self.allocated, self.zeroed) = (len, len, len, len);
         self.fsyncs += 1;
         Ok(())
     }
@@ -142,7 +150,20 @@ impl Log {
                 Err(_) => {}
             }
         }
-        self.file.write_at(self.len, frames)?;
+        let zeros = match frames.len() <= SMALL && end > self.zeroed {
+            true => ZEROS.min(self.allocated.saturating_sub(end)),
+            false => 0,
+        };
+        match usize::try_from(zeros) {
+            Ok(zeros) if zeros > 0 => {
+                let mut padded = Vec::with_capacity(frames.len() + zeros);
+                padded.extend_from_slice(frames);
+                padded.resize(frames.len() + zeros, 0);
+                self.file.write_at(self.len, &padded)?;
+            }
+            _ => self.file.write_at(self.len, frames)?,
+        }
+        self.zeroed = self.zeroed.max(end + zeros);
         if sync {
             self.fsyncs += 1;
             self.file.sync()?;
@@ -158,14 +179,13 @@ impl Log {
 
     fn repair(&mut self) -> io::Result<()> {
         self.file.set_len(self.synced)?;
-        self.allocated = self.synced;
+        (self.allocated, self.zeroed) = (self.synced, self.synced);
         if !self.unsynced.is_empty() {
             self.file.write_at(self.synced, &self.unsynced)?;
         }
         self.fsyncs += 1;
         self.file.sync()?;
-        self.synced = self.len;
-        self.allocated = self.len;
+        (self.synced, self.allocated, self.zeroed) = (self.len, self.len, self.len);
         self.unsynced.clear();
         self.broken = false;
         Ok(())

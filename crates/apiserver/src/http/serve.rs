@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use http::Request;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -102,7 +103,18 @@ pub async fn serve(
     Ok(())
 }
 
-async fn connection(
+/// Boxed, so that all of HTTP and TLS is compiled here: a plain future would be compiled with the program that polls it, for
+/// size.
+fn connection(
+    service: ApiService,
+    acceptor: tokio_rustls::TlsAcceptor,
+    stream: TcpStream,
+    stop: CancellationToken,
+) -> BoxFuture<'static, ()> {
+    Box::pin(converse(service, acceptor, stream, stop))
+}
+
+async fn converse(
     service: ApiService,
     acceptor: tokio_rustls::TlsAcceptor,
     stream: TcpStream,
@@ -144,6 +156,7 @@ async fn connection(
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), handler);
     tokio::pin!(connection);
     let result = tokio::select! {
+        biased;
         result = connection.as_mut() => result,
         () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();

@@ -14,6 +14,8 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::net::TcpStream;
 
+pub type Tls = tokio_rustls::client::TlsStream<TcpStream>;
+
 /// A server, and somebody who may talk to it.
 #[derive(Clone)]
 pub struct Access {
@@ -37,6 +39,14 @@ impl Access {
             .with_client_auth_cert(chain, key)?;
         tls.alpn_protocols = vec![b"h2".to_vec()];
         Ok(Self { address: address.to_owned(), tls: Arc::new(tls) })
+    }
+
+    /// A connection on which HTTP/2 may begin.
+    pub async fn connect(&self) -> Result<Tls> {
+        let stream = TcpStream::connect(&self.address).await?;
+        stream.set_nodelay(true)?;
+        let name = ServerName::try_from("localhost")?;
+        Ok(tokio_rustls::TlsConnector::from(self.tls.clone()).connect(name, stream).await?)
     }
 
     /// From a kubeconfig that has everything in it, as JSON.
@@ -64,11 +74,7 @@ pub struct Client {
 
 impl Client {
     pub async fn connect(access: &Access) -> Result<Self> {
-        let stream = TcpStream::connect(&access.address).await?;
-        stream.set_nodelay(true)?;
-        let name = ServerName::try_from("localhost")?;
-        let stream = tokio_rustls::TlsConnector::from(access.tls.clone()).connect(name, stream).await?;
-        let (sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
+        let (sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(access.connect().await?)).await?;
         tokio::spawn(async move {
             // The requests on it say what went wrong.
             let _ = connection.await;

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use bytes::Bytes;
-use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tokio::sync::Barrier;
 use tokio::time::Instant;
 
 use crate::Plan;
 use crate::http::{Access, Client};
+use crate::watcher::{Heard, Watcher};
 
 const SERIAL: &str = "/api/v1/namespaces/bench-serial/configmaps";
 const MANY: &str = "/api/v1/namespaces/bench/configmaps";
@@ -129,56 +129,61 @@ pub async fn lists(user: &Access, plan: Plan) -> Result<Duration> {
 /// From the moment a create is sent to the moment a watcher has the event: the 99th percentile over all of both.
 pub async fn watch(user: &Access, plan: Plan) -> Result<Duration> {
     let origin = Instant::now();
-    let barrier = Arc::new(Barrier::new(plan.watchers + 1));
-    let mut tasks = Vec::new();
     // Only what is new: some servers put objects into a namespace by themselves.
-    let (_, list) = Client::connect(user).await?.request("GET", WATCHED, None).await?;
+    let writer = Client::connect(user).await?;
+    let (_, list) = writer.request("GET", WATCHED, None).await?;
     let list: Value = serde_json::from_slice(&list)?;
     let revision = list["metadata"]["resourceVersion"].as_str().context("the list has no revision")?;
     let path = format!("{WATCHED}?watch=1&resourceVersion={revision}");
-    for _ in 0..plan.watchers {
-        let client = Client::connect(user).await?;
-        let (barrier, path) = (barrier.clone(), path.clone());
-        tasks.push(tokio::spawn(async move {
-            let response = client.send("GET", &path, None).await?;
-            ensure!(response.status().is_success(), "the watch was answered with {}", response.status());
-            let mut body = response.into_body();
-            barrier.wait().await;
-            let mut heard = Vec::with_capacity(2 * plan.watched);
-            let mut ends = 0;
-            let all = async {
-                while ends < plan.watched {
-                    let frame = body.frame().await.context("a watch ended")??;
-                    let data = frame.into_data().unwrap_or_default();
-                    // An event is one line.
-                    ends += usize::from(data.ends_with(b"\n"));
-                    heard.push((origin.elapsed(), data));
-                }
-                anyhow::Ok(())
-            };
-            let limit = SILENCE + plan.pause * u32::try_from(plan.watched)?;
-            tokio::time::timeout(limit, all).await.context("a watcher hears nothing")??;
-            anyhow::Ok(heard)
-        }));
+    let (all_watch, begun) = tokio::sync::oneshot::channel();
+    let watchers = std::thread::spawn({
+        let user = user.clone();
+        move || watchers(&user, plan, &path, origin, all_watch)
+    });
+    // An error is told by the watchers.
+    if begun.await.is_ok() {
+        for n in 0..plan.watched {
+            let at = origin.elapsed().as_nanos().to_string();
+            writer.create(WATCHED, object(&format!("watched-{n}"), &at)).await?;
+            tokio::time::sleep(plan.pause).await;
+        }
     }
-    barrier.wait().await;
-    let writer = Client::connect(user).await?;
-    for n in 0..plan.watched {
-        let at = origin.elapsed().as_nanos().to_string();
-        writer.create(WATCHED, object(&format!("watched-{n}"), &at)).await?;
-        tokio::time::sleep(plan.pause).await;
-    }
-    let mut times = Vec::new();
-    for task in tasks {
-        times.extend(delays(&task.await??));
-    }
+    let heard = tokio::task::spawn_blocking(move || watchers.join()).await?;
+    let heard = heard.map_err(|_| anyhow!("the watchers panicked"))??;
+    let mut times: Vec<Duration> = heard.iter().flat_map(|heard| delays(heard)).collect();
     ensure!(times.len() == plan.watchers * plan.watched, "{} events came", times.len());
+    let median = percentile(&mut times, 50)?;
+    eprintln!("    median {:.1} ms, longest {:.1} ms", millis(median), millis(percentile(&mut times, 100)?));
     percentile(&mut times, 99)
+}
+
+/// All watchers, on one thread of their own. Those who wait for each other would be measured as well.
+#[tokio::main(flavor = "current_thread")]
+async fn watchers(
+    user: &Access,
+    plan: Plan,
+    path: &str,
+    origin: Instant,
+    all_watch: tokio::sync::oneshot::Sender<()>,
+) -> Result<Vec<Heard>> {
+    let mut tasks = Vec::new();
+    for _ in 0..plan.watchers {
+        let watcher = tokio::time::timeout(SILENCE, Watcher::open(user, path)).await;
+        let watcher = watcher.context("a watch does not begin")??;
+        let limit = 2 * SILENCE + plan.pause * u32::try_from(plan.watched)?;
+        tasks.push(tokio::spawn(tokio::time::timeout(limit, watcher.listen(origin, plan.watched))));
+    }
+    let _ = all_watch.send(());
+    let mut all = Vec::new();
+    for task in tasks {
+        all.push(task.await?.context("a watcher hears nothing")??);
+    }
+    Ok(all)
 }
 
 /// From the pieces that a watcher heard and when: how long each event was on its way. Only afterwards, for the watchers share
 /// the processors with the server that is measured.
-fn delays(heard: &[(Duration, Bytes)]) -> Vec<Duration> {
+fn delays(heard: &Heard) -> Vec<Duration> {
     let (mut delays, mut rest) = (Vec::new(), Vec::new());
     for (now, data) in heard {
         rest.extend_from_slice(data);
@@ -202,4 +207,8 @@ fn percentile(times: &mut [Duration], percent: usize) -> Result<Duration> {
     times.sort_unstable();
     let last = times.len().checked_sub(1).context("nothing was measured")?;
     Ok(times[(times.len() * percent / 100).min(last)])
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
 }

@@ -12,6 +12,7 @@ mod http;
 mod load;
 mod report;
 mod servers;
+mod watcher;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -83,6 +84,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<(Plan, Option<Pa
         match argument.as_str() {
             "--json" => json = Some(PathBuf::from(value)),
             "--kubernetes" => programs = Some(PathBuf::from(value)),
+            "--watched" => plan.watched = value.parse().context("--watched is not a number")?,
             "--objects" => plan.objects = value.parse().context("--objects is not a number")?,
             other => anyhow::bail!("unknown argument {other}"),
         }
