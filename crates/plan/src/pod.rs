@@ -49,6 +49,13 @@ pub struct Config {
     pub copy_images_with: Option<String>,
 }
 
+impl Config {
+    /// Whether pods do without the hypervisor's device. Where emulation is not allowed, they wait for a node that has it.
+    pub(crate) fn may_emulate(&self) -> bool {
+        self.allow_emulation && !self.device_available
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {

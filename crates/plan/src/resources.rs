@@ -17,7 +17,7 @@ const HUGEPAGES: [(&str, &str); 2] =
 
 pub(crate) fn resources(vmi: &VirtualMachineInstance, config: &Config) -> ResourceRequirements {
     let domain = &vmi.spec.domain;
-    let overhead = i128::from(memory_overhead(vmi));
+    let overhead = i128::from(memory_overhead(vmi, config.may_emulate()));
     let guest = domain.memory.as_ref().and_then(|memory| memory.guest.as_ref()).map(bytes);
 
     let mut requests: BTreeMap<String, Quantity> = domain.resources.requests.clone();
@@ -59,8 +59,7 @@ pub(crate) fn resources(vmi: &VirtualMachineInstance, config: &Config) -> Resour
         let milli = 1000 * i64::from(virtual_cpus(vmi)) / config.cpu_allocation_ratio.max(1);
         requests.insert("cpu".into(), Quantity(format!("{}m", milli.max(1))));
     }
-    // Where emulation is not allowed, a pod without the device waits for a node that has it.
-    if (config.device_available || !config.allow_emulation)
+    if !config.may_emulate()
         && let Some(driver) = ferrovirt_machine::hypervisor::hypervisor(hypervisor(vmi))
         && let Some(device) = driver.device()
     {
@@ -109,10 +108,10 @@ pub(crate) fn add_huge_pages(vmi: &VirtualMachineInstance, volumes: &mut Vec<Vol
 }
 
 /// What the processes around the guest need.
-pub fn memory_overhead(vmi: &VirtualMachineInstance) -> u64 {
+pub fn memory_overhead(vmi: &VirtualMachineInstance, may_be_emulated: bool) -> u64 {
     let arch = ferrovirt_machine::spec::Arch::parse(&vmi.spec.architecture).unwrap_or_default();
     ferrovirt_machine::hypervisor::hypervisor(hypervisor(vmi))
-        .map_or(0, |driver| ferrovirt_machine::overhead::memory_overhead(vmi, arch, driver))
+        .map_or(0, |driver| ferrovirt_machine::overhead::memory_overhead(vmi, arch, driver, may_be_emulated))
 }
 
 pub fn virtual_cpus(vmi: &VirtualMachineInstance) -> u32 {
@@ -149,7 +148,7 @@ mod tests {
     /// Requests and limits, with the overhead taken from memory.
     fn shown(domain: Value) -> String {
         let vmi = vmi(domain);
-        let overhead = memory_overhead(&vmi);
+        let overhead = memory_overhead(&vmi, true);
         let rendered = resources(&vmi, &Config::default());
         let show = |list: Option<BTreeMap<String, Quantity>>| {
             let list = list.unwrap_or_default();

@@ -12,7 +12,7 @@ use kube::ResourceExt;
 
 use super::{cards, system_info};
 
-pub(super) fn families(vmis: impl Iterator<Item = VirtualMachineInstance>) -> Vec<Family> {
+pub(super) fn families(vmis: impl Iterator<Item = VirtualMachineInstance>, emulation: bool) -> Vec<Family> {
     let mut info = Family::gauge("kubevirt_vmi_info", "Information about VirtualMachineInstances.");
     let mut stuck =
         Family::gauge("kubevirt_vmi_non_evictable", "Whether an instance must migrate on eviction and cannot.");
@@ -48,7 +48,10 @@ pub(super) fn families(vmis: impl Iterator<Item = VirtualMachineInstance>) -> Ve
         for card in cards(&vmi.spec) {
             cards_family.add(identity().into_iter().chain(card), 1.0);
         }
-        overhead.add([("namespace", namespace.clone()), ("name", name.clone())], pod::memory_overhead(&vmi) as f64);
+        overhead.add(
+            [("namespace", namespace.clone()), ("name", name.clone())],
+            pod::memory_overhead(&vmi, emulation) as f64,
+        );
     }
     let mut counts = Family::gauge("kubevirt_vmi_phase_count", "The number of instances by phase and node.");
     for ((node, phase), count) in phases {

@@ -64,7 +64,7 @@ impl Metrics {
                 .with([], flag(emulation)),
         ];
         families.extend(machines::families(unfolded(machines)));
-        families.extend(instances::families(unfolded(instances)));
+        families.extend(instances::families(unfolded(instances), emulation));
         families.extend(self.0.phases.families());
         families
     }
