@@ -10,6 +10,7 @@ pub const LAUNCHER_APP: &str = "virt-launcher";
 pub const VM_LABEL: &str = "kubevirt.io/vm";
 /// Device resource of nodes with hardware virtualization.
 pub const KVM_DEVICE: &str = "devices.kubevirt.io/kvm";
+pub const VHOST_VSOCK_DEVICE: &str = "devices.kubevirt.io/vhost-vsock";
 pub const TUN_DEVICE: &str = "devices.kubevirt.io/tun";
 pub const VHOST_NET_DEVICE: &str = "devices.kubevirt.io/vhost-net";
 /// Name of the main container of a launcher pod.

@@ -35,6 +35,7 @@ pub(crate) struct Context {
     pub notes: notes::Notes,
     pub metrics: Metrics,
     pub versions: versions::Versions,
+    pub vsock: vmi::vsock::Chosen,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -73,7 +74,8 @@ pub async fn run(
     let notes = notes::Notes::new(client.clone(), "virt-controller");
     let cluster = cluster::Cluster::start(client.clone(), settings);
     cluster.tell(&metrics);
-    let context = Arc::new(Context { client, cluster, notes, metrics, versions: Default::default() });
+    let context =
+        Arc::new(Context { client, cluster, notes, metrics, versions: Default::default(), vsock: Default::default() });
     match part {
         Part::VirtualMachines => vm::run(context, shutdown).await,
         Part::Instances => vmi::run(context, shutdown).await,

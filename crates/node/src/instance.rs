@@ -343,7 +343,7 @@ async fn prepare(context: &Context, launcher: &Launcher, vmi: &VirtualMachineIns
     };
     let networks = network::attach(vmi, pid).await?;
     if let Err(error) = crate::kvm::hand_over(pid) {
-        tracing::warn!(%error, "cannot hand /dev/kvm to the launcher");
+        tracing::warn!(%error, "cannot hand its devices to the launcher");
     }
     let is_container = hypervisors::guest(vmi) == Guest::Container;
     let container_disks = match is_container {

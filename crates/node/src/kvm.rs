@@ -1,5 +1,5 @@
-//! `/dev/kvm` for a launcher that is not root. A container runtime makes the device with the node's owner and mode, which are
-//! often root's alone; it is handed to the launcher's user, as KubeVirt does.
+//! Devices for a launcher that is not root. A container runtime makes them with the node's owner and mode, which are often
+//! root's alone; they are handed to the launcher's user, as KubeVirt does.
 
 use std::{fs::File, io, os::fd::AsFd};
 
@@ -8,23 +8,29 @@ use rustix::{
     io::Errno,
 };
 
-const DEVICE: (u32, u32) = (10, 232);
+/// Names below `/dev` and their numbers.
+const DEVICES: [(&str, (u32, u32)); 2] = [("kvm", (10, 232)), ("vhost-vsock", (10, 241))];
 const RUNTIME_USER: u32 = 107;
 
-/// Does nothing if the launcher has no such device, or if it is the very one that this process has: then it is the node's own.
+/// Leaves out devices that the launcher does not have, and those that are the very ones of this process: they are the node's own.
 pub(crate) fn hand_over(launcher_pid: i32) -> io::Result<()> {
     let root = File::open(format!("/proc/{launcher_pid}/root"))?;
+    DEVICES.iter().try_for_each(|(name, number)| one(&root, name, *number))
+}
+
+fn one(root: &File, name: &str, number: (u32, u32)) -> io::Result<()> {
     // Everything in that tree is the launcher's word, so no link in it may lead us elsewhere.
     let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
-    let device = match openat2(root.as_fd(), "dev/kvm", OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), inside) {
-        Err(Errno::NOENT) => return Ok(()),
-        other => other?,
-    };
+    let device =
+        match openat2(root.as_fd(), format!("dev/{name}"), OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), inside) {
+            Err(Errno::NOENT) => return Ok(()),
+            other => other?,
+        };
     let there = fstat(&device)?;
-    let is_kvm = FileType::from_raw_mode(there.st_mode) == FileType::CharacterDevice
-        && there.st_rdev == makedev(DEVICE.0, DEVICE.1);
-    let shared = stat("/dev/kvm").is_ok_and(|own| (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino));
-    if !is_kvm || shared || there.st_uid == RUNTIME_USER {
+    let is_it = FileType::from_raw_mode(there.st_mode) == FileType::CharacterDevice
+        && there.st_rdev == makedev(number.0, number.1);
+    let shared = stat(format!("/dev/{name}")).is_ok_and(|own| (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino));
+    if !is_it || shared || there.st_uid == RUNTIME_USER {
         return Ok(());
     }
     let (user, group) = (Uid::from_raw(RUNTIME_USER), Gid::from_raw(RUNTIME_USER));

@@ -23,6 +23,7 @@ pub mod vm_instance;
 pub mod vm_status;
 mod vm_volumes;
 pub mod vmi;
+pub mod vsock;
 
 /// What a controller tells people about an object, as an Event.
 #[derive(Debug, Clone, PartialEq, Eq)]

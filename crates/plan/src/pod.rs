@@ -45,6 +45,8 @@ pub struct Config {
     pub block_claims: std::collections::BTreeSet<String>,
     /// The claim of what the instance keeps beside its disks: see `kept_state`.
     pub state_claim: Option<String>,
+    /// The instance's vsock address, if it asks for one.
+    pub vsock_cid: Option<u32>,
     /// The components' image, if the cluster has no image volumes: see `container_disks`.
     pub copy_images_with: Option<String>,
 }
@@ -68,6 +70,7 @@ impl Default for Config {
             host_disks: false,
             block_claims: Default::default(),
             state_claim: None,
+            vsock_cid: None,
             copy_images_with: None,
         }
     }

@@ -66,6 +66,10 @@ pub(crate) fn resources(vmi: &VirtualMachineInstance, config: &Config) -> Resour
         requests.insert(device.into(), Quantity("1".into()));
         limits.insert(device.into(), Quantity("1".into()));
     }
+    if crate::vsock::is_asked(&vmi.spec) {
+        requests.insert(names::VHOST_VSOCK_DEVICE.into(), Quantity("1".into()));
+        limits.insert(names::VHOST_VSOCK_DEVICE.into(), Quantity("1".into()));
+    }
     ResourceRequirements {
         requests: Some(requests),
         limits: (!limits.is_empty()).then_some(limits),
@@ -216,6 +220,13 @@ mod tests {
         let parity = names::EMULATOR_THREAD_COMPLETE_TO_EVEN_PARITY.to_owned();
         even.metadata.annotations = Some(BTreeMap::from([(parity, String::new())]));
         assert_eq!(own_cpus(&even, None), Some(4));
+    }
+
+    #[test]
+    fn a_vsock_needs_its_device() {
+        let domain = json!({ "memory": { "guest": "64Mi" }, "devices": { "autoattachVSOCK": true } });
+        let device = "devices.kubevirt.io/vhost-vsock=1";
+        assert_eq!(shown(domain), format!("cpu=100m {device} memory=64Mi | {device}"));
     }
 
     #[test]

@@ -126,6 +126,7 @@ fn without_pod(observed: &Observed<'_>, time: &Time, plan: &mut Plan) {
             }
             conditions::remove_vmi(&mut status.conditions, condition::PROVISIONING);
             conditions::remove_vmi(&mut status.conditions, condition::SYNCHRONIZED);
+            status.vsockcid = observed.config.vsock_cid;
             status.launcher_container_image_version.clone_from(&observed.config.launcher_image);
             let pod = pod::render(observed.vmi, observed.config);
             let name = pod.metadata.name.clone().unwrap_or_default();

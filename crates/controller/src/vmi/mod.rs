@@ -1,6 +1,7 @@
 //! The VirtualMachineInstance controller: the launcher pod, and the phases until the node agent takes over.
 
 mod kept_state;
+pub(crate) mod vsock;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -85,6 +86,9 @@ async fn reconcile(
             }
             Err(error) => return Err(error),
         }
+    }
+    if pod.is_none() {
+        config.vsock_cid = vsock::provide(&context, &vmi).await?;
     }
     let plan = vmi::plan(&vmi::Observed {
         vmi: &vmi,

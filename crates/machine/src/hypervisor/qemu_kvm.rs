@@ -98,7 +98,6 @@ const GAPS: &[Gap] = &[
     gap("sriov", "SR-IOV functions are not passed through yet"),
     gap("usbRedirection", "USB devices of clients are not redirected yet"),
     gap("utilityVolumes", "utility volumes are not mounted yet"),
-    gap("vsock", "vsock devices are not given out yet"),
 ];
 
 #[cfg(test)]

@@ -51,6 +51,7 @@ pub fn devices(kvm: bool) -> Vec<Device> {
         device(names::KVM_DEVICE, "/dev/kvm", kvm),
         device(names::TUN_DEVICE, "/dev/net/tun", true),
         device(names::VHOST_NET_DEVICE, "/dev/vhost-net", true),
+        device(names::VHOST_VSOCK_DEVICE, "/dev/vhost-vsock", true),
     ]
 }
 
