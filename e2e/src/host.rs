@@ -9,7 +9,7 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -431,8 +431,10 @@ impl Drop for Host {
 
 /// Where the programs under test are: `FERROVIRT_BIN_DIR`, or beside this test's own file.
 pub fn programs() -> Result<PathBuf> {
-    if let Some(directory) = env::var_os("FERROVIRT_BIN_DIR") {
-        return Ok(directory.into());
+    if let Some(directory) = env::var_os("FERROVIRT_BIN_DIR").map(PathBuf::from) {
+        // Otherwise those of an installation would be tested.
+        ensure!(directory.join("ferrovirt").is_file(), "there is no ferrovirt in {}", directory.display());
+        return Ok(directory);
     }
     let own = env::current_exe()?;
     let directory = own.ancestors().skip(1).find(|directory| directory.join("ferrovirt").is_file());

@@ -126,8 +126,17 @@ pub async fn lists(user: &Access, plan: Plan) -> Result<Duration> {
     percentile(&mut times, 50)
 }
 
-/// From the moment a create is sent to the moment a watcher has the event: the 99th percentile over all of both.
+/// From the moment a create is sent to the moment a watcher has the event: the 99th percentile over all of both, which is about
+/// the worst few writes only; hence the middle of several rounds.
 pub async fn watch(user: &Access, plan: Plan) -> Result<Duration> {
+    let mut rounds = Vec::new();
+    for round in 0..plan.rounds {
+        rounds.push(watch_once(user, plan, round).await?);
+    }
+    percentile(&mut rounds, 50)
+}
+
+async fn watch_once(user: &Access, plan: Plan, round: usize) -> Result<Duration> {
     let origin = Instant::now();
     // Only what is new: some servers put objects into a namespace by themselves.
     let writer = Client::connect(user).await?;
@@ -144,20 +153,21 @@ pub async fn watch(user: &Access, plan: Plan) -> Result<Duration> {
     if begun.await.is_ok() {
         for n in 0..plan.watched {
             let at = origin.elapsed().as_nanos().to_string();
-            writer.create(WATCHED, object(&format!("watched-{n}"), &at)).await?;
+            writer.create(WATCHED, object(&format!("watched-{round}-{n}"), &at)).await?;
             tokio::time::sleep(plan.pause).await;
         }
     }
     let heard = tokio::task::spawn_blocking(move || watchers.join()).await?;
     let heard = heard.map_err(|_| anyhow!("the watchers panicked"))??;
-    let mut times: Vec<Duration> = heard.iter().flat_map(|heard| delays(heard)).collect();
+    let mut times: Vec<Duration> = heard.iter().flat_map(delays).collect();
     ensure!(times.len() == plan.watchers * plan.watched, "{} events came", times.len());
     let median = percentile(&mut times, 50)?;
-    eprintln!("    median {:.1} ms, longest {:.1} ms", millis(median), millis(percentile(&mut times, 100)?));
-    percentile(&mut times, 99)
+    let (most, longest) = (percentile(&mut times, 99)?, percentile(&mut times, 100)?);
+    eprintln!("    median {:.1} ms, p99 {:.1} ms, longest {:.1} ms", millis(median), millis(most), millis(longest));
+    Ok(most)
 }
 
-/// All watchers, on one thread of their own. Those who wait for each other would be measured as well.
+/// All watchers, on one thread of their own: threads that hand work to each other would take time from the server.
 #[tokio::main(flavor = "current_thread")]
 async fn watchers(
     user: &Access,

@@ -31,8 +31,9 @@ pub struct Plan {
     pub clients: usize,
     pub lists: usize,
     pub watchers: usize,
-    /// Writes that the watchers see, and the time between two of them.
+    /// Writes that the watchers see in a round, and the time between two of them.
     pub watched: usize,
+    pub rounds: usize,
     pub pause: Duration,
 }
 
@@ -76,6 +77,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<(Plan, Option<Pa
         lists: 7,
         watchers: 100,
         watched: 200,
+        rounds: 5,
         pause: Duration::from_millis(25),
     };
     let (mut json, mut programs) = (None, None);
@@ -84,7 +86,6 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<(Plan, Option<Pa
         match argument.as_str() {
             "--json" => json = Some(PathBuf::from(value)),
             "--kubernetes" => programs = Some(PathBuf::from(value)),
-            "--watched" => plan.watched = value.parse().context("--watched is not a number")?,
             "--objects" => plan.objects = value.parse().context("--objects is not a number")?,
             other => anyhow::bail!("unknown argument {other}"),
         }
@@ -115,7 +116,7 @@ async fn measure<T: Target>(mut target: T, plan: Plan) -> Result<Figures> {
     let creates = load::parallel(&user, plan.clients, plan.objects).await?;
     eprintln!("  listing them");
     let list = load::lists(&user, plan).await?;
-    eprintln!("  {} writes to {} watchers", plan.watched, plan.watchers);
+    eprintln!("  {} times {} writes to {} watchers", plan.rounds, plan.watched, plan.watchers);
     let watch = load::watch(&user, plan).await?;
     tokio::time::sleep(SETTLE).await;
     let memory = target.memory()?;
