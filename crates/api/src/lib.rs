@@ -4,6 +4,7 @@
 
 pub mod cdi;
 mod chain;
+pub mod cpu_list;
 mod crds;
 mod folded;
 mod go;

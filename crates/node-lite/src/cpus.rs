@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use ferrovirt_api::cpu_list::{self, format, parse};
 use k8s_openapi::api::core::v1::PodSpec;
 use serde::{Deserialize, Serialize};
 
@@ -63,8 +64,7 @@ impl Cpus {
     /// `None` on a machine that has none to give away. Entries of pods that are not among `pods` are forgotten.
     pub fn open(data_dir: &Path, pods: &[String]) -> Result<Option<Self>, CpuError> {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-        let all = parse(allowed.unwrap_or_default());
+        let all = cpu_list::allowed(&status);
         let siblings = |cpu: &u32| {
             let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
             parse(&fs::read_to_string(path).unwrap_or_default())
@@ -182,30 +182,6 @@ pub fn wanted(spec: &PodSpec) -> Option<(&str, usize)> {
     Some((&container.name, count))
 }
 
-/// A list in the kernel's form, such as `0-2,7`.
-pub fn parse(list: &str) -> CpuSet {
-    let mut out = CpuSet::new();
-    for part in list.trim().split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        if let (Ok(first), Ok(last)) = (first.trim().parse::<u32>(), last.trim().parse::<u32>()) {
-            out.extend(first..=last);
-        }
-    }
-    out
-}
-
-pub fn format(cpus: &CpuSet) -> String {
-    let mut parts: Vec<(u32, u32)> = Vec::new();
-    for cpu in cpus {
-        match parts.last_mut() {
-            Some((_, last)) if *last + 1 == *cpu => *last = *cpu,
-            _ => parts.push((*cpu, *cpu)),
-        }
-    }
-    let parts = parts.iter().map(|(a, b)| if a == b { a.to_string() } else { format!("{a}-{b}") });
-    parts.collect::<Vec<_>>().join(",")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,14 +192,6 @@ mod tests {
         // Four cores with two threads each.
         let siblings = (0..8).map(|cpu| CpuSet::from([cpu % 4, cpu % 4 + 4])).collect();
         Cpus::of(dir, (0..8).collect(), siblings, &pods).unwrap().unwrap()
-    }
-
-    #[test]
-    fn lists_are_the_kernels() {
-        for list in ["", "0", "0-3", "0-2,7", "1,3,5-6"] {
-            assert_eq!(format(&parse(list)), list);
-        }
-        assert_eq!(parse(" 0-1\n"), CpuSet::from([0, 1]));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ferrovirt_api::cpu_list;
 use ferrovirt_net::{link, nft::Net};
 use jiff::Timestamp;
 use nix::mount::{MntFlags, umount2};
@@ -24,7 +25,7 @@ use crate::identity::{Lookup, ProcessHandle};
 use crate::netns::{self, NetnsError};
 use crate::records::{self, ExitRecord, InitPlan, PodDir, PodRecord, RecordError, StateRecord};
 use crate::services;
-use crate::{Config, cpus, masquerade};
+use crate::{Config, masquerade};
 
 /// Pods of one data directory on this machine.
 #[derive(Debug, Clone)]
@@ -185,7 +186,7 @@ impl Sandboxes {
         if let Some(cpus) = &self.cpus {
             let _turn = cpus.turn();
             let given = cpus.give(uid, own_cpus)?;
-            match self.hierarchy.set_cpus(&self.cgroup_parent, &child, &cpus::format(&given.cpus)) {
+            match self.hierarchy.set_cpus(&self.cgroup_parent, &child, &cpu_list::format(&given.cpus)) {
                 // A pod without CPUs of its own can do without.
                 Err(error) if own_cpus.is_none() => tracing::warn!(%error, uid, "cannot keep the pod to its CPUs"),
                 result => result?,
@@ -199,7 +200,7 @@ impl Sandboxes {
 
     /// Keeps every pod without CPUs of its own to those that are left.
     fn share(&self, cpus: &Cpus, shared: &CpuSet) -> Result<(), SandboxError> {
-        let text = cpus::format(shared);
+        let text = cpu_list::format(shared);
         for uid in self.list()?.iter().filter(|uid| !cpus.has_own(uid)) {
             match self.hierarchy.set_cpus(&self.cgroup_parent, &cgroup_child(uid), &text) {
                 // It ended, or has not begun: then it gets its share when it does.

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use ferrovirt_api::cpu_list;
 use ferrovirt_machine::convert::{Context as ConvertContext, HostCell, HostCpu, HostDistance, HostTopology};
 use serde::Deserialize;
 
@@ -35,7 +36,7 @@ pub(crate) async fn changed(kubelet_root: &Path, known: bool) {
 /// Tells the conversion which CPUs the launcher's pod got, and the node's cells.
 pub(crate) fn describe(launcher_pid: i32, convert: &mut ConvertContext) {
     let status = fs::read_to_string(format!("/proc/{launcher_pid}/status")).unwrap_or_default();
-    convert.cpu_set = allowed(&status);
+    convert.cpu_set = cpu_list::allowed(&status).into_iter().collect();
     convert.topology = Some(topology(Path::new("/sys/devices/system")));
 }
 
@@ -46,12 +47,6 @@ fn is_static(state: &[u8]) -> bool {
         policy_name: String,
     }
     serde_json::from_slice::<State>(state).is_ok_and(|state| state.policy_name == "static")
-}
-
-/// The CPUs on which a process may run: those of its cgroup.
-fn allowed(status: &str) -> Vec<u32> {
-    let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    list(line.unwrap_or_default())
 }
 
 fn topology(system: &Path) -> HostTopology {
@@ -83,16 +78,8 @@ fn topology(system: &Path) -> HostTopology {
     HostTopology { numa_cells: cells.into_iter().map(cell).collect() }
 }
 
-/// A list in the kernel's form, such as `0-2,7`.
 fn list(text: &str) -> Vec<u32> {
-    let mut out = Vec::new();
-    for part in text.trim().split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        if let (Ok(first), Ok(last)) = (first.trim().parse::<u32>(), last.trim().parse::<u32>()) {
-            out.extend(first..=last);
-        }
-    }
-    out
+    cpu_list::parse(text).into_iter().collect()
 }
 
 #[cfg(test)]
@@ -136,6 +123,5 @@ mod tests {
         let cells: Vec<_> =
             two.numa_cells.iter().map(|cell| (cell.id, cell.cpus.len(), cell.distances[0].value)).collect();
         assert_eq!(cells, [(0, 2, 10), (1, 2, 21)]);
-        assert_eq!(allowed("Name:\tx\nCpus_allowed_list:\t1,4-5\n"), [1, 4, 5]);
     }
 }
