@@ -6,6 +6,7 @@ pub mod cdi;
 mod chain;
 pub mod cpu_list;
 mod crds;
+pub mod fnv;
 mod folded;
 mod go;
 mod kind;

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, fs};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
+use ferrovirt_api::fnv::fnv1a;
 use ferrovirt_api::v1::{AccessCredential, VirtualMachine};
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{
@@ -260,10 +261,7 @@ fn same(a: &str, b: &str) -> bool {
 /// A short name that follows from the key, so that adding it twice adds it once.
 fn digest(key: &str) -> String {
     let material: String = key.split_whitespace().take(2).collect();
-    let hash = material
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
-    format!("{:08x}", hash >> 32)
+    format!("{:08x}", fnv1a(material.bytes()) >> 32)
 }
 
 #[cfg(test)]

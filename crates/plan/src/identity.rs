@@ -1,14 +1,13 @@
 //! Identities that follow from an object's uid: the same over every restart, without anybody having to write them down.
 
+use ferrovirt_api::fnv::{fnv1a, fnv1a_from};
+
 /// 128 well-mixed bits of two strings.
 fn digest(one: &str, two: &str) -> [u8; 16] {
     // Two independent FNV-1a streams with a final avalanche: nothing here needs to resist an attacker.
     let mut out = [0u8; 16];
-    for (half, seed) in [0xcbf2_9ce4_8422_2325u64, 0x9e37_79b9_7f4a_7c15].into_iter().enumerate() {
-        let mut state = seed;
-        for byte in one.bytes().chain([0xff]).chain(two.bytes()) {
-            state = (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
+    let bytes = || one.bytes().chain([0xff]).chain(two.bytes());
+    for (half, mut state) in [fnv1a(bytes()), fnv1a_from(0x9e37_79b9_7f4a_7c15, bytes())].into_iter().enumerate() {
         state ^= state >> 33;
         state = state.wrapping_mul(0xff51_afd7_ed55_8ccd);
         state ^= state >> 33;

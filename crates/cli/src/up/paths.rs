@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use ferrovirt_api::fnv::fnv1a;
 
 pub const DEFAULT_DATA_DIR: &str = "/var/lib/ferrovirt";
 
@@ -102,11 +103,7 @@ impl Paths {
 
 /// FNV-1a, folded to 24 bits: stable over releases, and all that a name needs.
 fn hash(bytes: &[u8]) -> String {
-    let mut state: u64 = 0xcbf2_9ce4_8422_2325;
-    for byte in bytes {
-        state ^= u64::from(*byte);
-        state = state.wrapping_mul(0x0100_0000_01b3);
-    }
+    let state = fnv1a(bytes.iter().copied());
     format!("{:06x}", (state ^ (state >> 24) ^ (state >> 48)) & 0xff_ffff)
 }
 
