@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::Barrier;
@@ -127,16 +127,21 @@ pub async fn lists(user: &Access, plan: Plan) -> Result<Duration> {
 }
 
 /// From the moment a create is sent to the moment a watcher has the event: the 99th percentile over all of both, which is about
-/// the worst few writes only; hence the middle of several rounds.
-pub async fn watch(user: &Access, plan: Plan) -> Result<Duration> {
-    let mut rounds = Vec::new();
-    for round in 0..plan.rounds {
-        rounds.push(watch_once(user, plan, round).await?);
-    }
-    percentile(&mut rounds, 50)
+/// the worst few writes only, and what to say of the round.
+pub async fn watch(user: &Access, plan: Plan, round: usize) -> Result<(Duration, String)> {
+    let user = user.clone();
+    let heard = tokio::task::spawn_blocking(move || watch_once(&user, plan, round)).await??;
+    let mut times: Vec<Duration> = heard.iter().flat_map(delays).collect();
+    ensure!(times.len() == plan.watchers * plan.watched, "{} events came", times.len());
+    let median = percentile(&mut times, 50)?;
+    let (most, longest) = (percentile(&mut times, 99)?, percentile(&mut times, 100)?);
+    let (median, p99, longest) = (millis(median), millis(most), millis(longest));
+    Ok((most, format!("median {median:.1} ms, p99 {p99:.1} ms, longest {longest:.1} ms")))
 }
 
-async fn watch_once(user: &Access, plan: Plan, round: usize) -> Result<Duration> {
+/// The writer and all watchers, on one thread: threads that hand work to each other would take time from the server.
+#[tokio::main(flavor = "current_thread")]
+async fn watch_once(user: &Access, plan: Plan, round: usize) -> Result<Vec<Heard>> {
     let origin = Instant::now();
     // Only what is new: some servers put objects into a namespace by themselves.
     let writer = Client::connect(user).await?;
@@ -144,46 +149,18 @@ async fn watch_once(user: &Access, plan: Plan, round: usize) -> Result<Duration>
     let list: Value = serde_json::from_slice(&list)?;
     let revision = list["metadata"]["resourceVersion"].as_str().context("the list has no revision")?;
     let path = format!("{WATCHED}?watch=1&resourceVersion={revision}");
-    let (all_watch, begun) = tokio::sync::oneshot::channel();
-    let watchers = std::thread::spawn({
-        let user = user.clone();
-        move || watchers(&user, plan, &path, origin, all_watch)
-    });
-    // An error is told by the watchers.
-    if begun.await.is_ok() {
-        for n in 0..plan.watched {
-            let at = origin.elapsed().as_nanos().to_string();
-            writer.create(WATCHED, object(&format!("watched-{round}-{n}"), &at)).await?;
-            tokio::time::sleep(plan.pause).await;
-        }
-    }
-    let heard = tokio::task::spawn_blocking(move || watchers.join()).await?;
-    let heard = heard.map_err(|_| anyhow!("the watchers panicked"))??;
-    let mut times: Vec<Duration> = heard.iter().flat_map(delays).collect();
-    ensure!(times.len() == plan.watchers * plan.watched, "{} events came", times.len());
-    let median = percentile(&mut times, 50)?;
-    let (most, longest) = (percentile(&mut times, 99)?, percentile(&mut times, 100)?);
-    eprintln!("    median {:.1} ms, p99 {:.1} ms, longest {:.1} ms", millis(median), millis(most), millis(longest));
-    Ok(most)
-}
-
-/// All watchers, on one thread of their own: threads that hand work to each other would take time from the server.
-#[tokio::main(flavor = "current_thread")]
-async fn watchers(
-    user: &Access,
-    plan: Plan,
-    path: &str,
-    origin: Instant,
-    all_watch: tokio::sync::oneshot::Sender<()>,
-) -> Result<Vec<Heard>> {
+    let limit = 2 * SILENCE + plan.pause * u32::try_from(plan.watched)?;
     let mut tasks = Vec::new();
     for _ in 0..plan.watchers {
-        let watcher = tokio::time::timeout(SILENCE, Watcher::open(user, path)).await;
+        let watcher = tokio::time::timeout(SILENCE, Watcher::open(user, &path)).await;
         let watcher = watcher.context("a watch does not begin")??;
-        let limit = 2 * SILENCE + plan.pause * u32::try_from(plan.watched)?;
         tasks.push(tokio::spawn(tokio::time::timeout(limit, watcher.listen(origin, plan.watched))));
     }
-    let _ = all_watch.send(());
+    for n in 0..plan.watched {
+        let at = origin.elapsed().as_nanos().to_string();
+        writer.create(WATCHED, object(&format!("watched-{round}-{n}"), &at)).await?;
+        tokio::time::sleep(plan.pause).await;
+    }
     let mut all = Vec::new();
     for task in tasks {
         all.push(task.await?.context("a watcher hears nothing")??);
@@ -213,7 +190,7 @@ fn sent_at(event: &[u8]) -> Option<u64> {
     rest.split_once('"')?.0.parse().ok()
 }
 
-fn percentile(times: &mut [Duration], percent: usize) -> Result<Duration> {
+pub fn percentile(times: &mut [Duration], percent: usize) -> Result<Duration> {
     times.sort_unstable();
     let last = times.len().checked_sub(1).context("nothing was measured")?;
     Ok(times[(times.len() * percent / 100).min(last)])

@@ -4,9 +4,12 @@
 //! the user of the load is bound to a role like any other. Ratios count, not absolute numbers.
 //!
 //! ```text
-//! start empty ─> role, namespaces ─> serial creates ─> 64 clients until 10,000 objects ─> lists ─> 100 watchers ─> memory
-//!             ─> stop, start again with what is stored, until /readyz
+//! start empty ─> role, namespaces ─> serial creates ─> 64 clients until 10,000 objects ─> lists
+//!             ─> 100 watchers, in turns with the other server, which stands still meanwhile
+//!             ─> memory ─> stop, start again with what is stored, until /readyz
 //! ```
+//!
+//! In turns, because delays of milliseconds are also about what else the machine, and the machine below it, do at the time.
 
 mod http;
 mod load;
@@ -42,6 +45,8 @@ const READY: Duration = Duration::from_secs(120);
 /// What a server does once after its start (ours tries the hypervisors of the node) is over when the machine idles for so long.
 const QUIET: Duration = Duration::from_secs(1);
 const QUIET_WITHIN: Duration = Duration::from_secs(30);
+/// The same for a server that stood still.
+const AWAKE_WITHIN: Duration = Duration::from_secs(5);
 /// Not before the last allocations are given back, and not forever.
 const SETTLE: Duration = Duration::from_secs(3);
 
@@ -77,7 +82,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<(Plan, Option<Pa
         lists: 7,
         watchers: 100,
         watched: 200,
-        rounds: 5,
+        rounds: 9,
         pause: Duration::from_millis(25),
     };
     let (mut json, mut programs) = (None, None);
@@ -96,42 +101,79 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<(Plan, Option<Pa
 
 async fn bench(plan: Plan, programs: PathBuf) -> Result<Table> {
     let work = tempfile::Builder::new().prefix("fv-bench-api-").tempdir_in("/tmp")?;
-    eprintln!("kube-apiserver and etcd:");
-    let peer = measure(Kubernetes::new(programs, work.path())?, plan).await.context("kube-apiserver and etcd")?;
-    eprintln!("ferrovirt:");
-    let ours = measure(Ferrovirt::new(work.path())?, plan).await.context("ferrovirt")?;
-    Ok(Table { plan, ours, peer })
+    let mut peer = Measured::new("kube-apiserver and etcd", Kubernetes::new(programs, work.path())?);
+    let mut ours = Measured::new("ferrovirt", Ferrovirt::new(work.path())?);
+    peer.load(plan).await?;
+    ours.load(plan).await?;
+    eprintln!("{} times {} writes to {} watchers, in turns", plan.rounds, plan.watched, plan.watchers);
+    for round in 0..plan.rounds {
+        peer.watch(plan, round).await?;
+        ours.watch(plan, round).await?;
+    }
+    Ok(Table { plan, peer: peer.finish().await?, ours: ours.finish().await? })
 }
 
-async fn measure<T: Target>(mut target: T, plan: Plan) -> Result<Figures> {
-    target.start()?;
-    ready(&target).await?;
-    quiet().await?;
-    let admin = target.admin()?;
-    load::prepare(&admin, servers::GROUP).await?;
-    let user = target.user()?;
-    eprintln!("  creating {} objects one by one", plan.serial);
-    let serial = load::serial(&user, plan.serial).await?;
-    eprintln!("  creating {} objects with {} clients", plan.objects, plan.clients);
-    let creates = load::parallel(&user, plan.clients, plan.objects).await?;
-    eprintln!("  listing them");
-    let list = load::lists(&user, plan).await?;
-    eprintln!("  {} times {} writes to {} watchers", plan.rounds, plan.watched, plan.watchers);
-    let watch = load::watch(&user, plan).await?;
-    tokio::time::sleep(SETTLE).await;
-    let memory = target.memory()?;
-    eprintln!("  starting again");
-    target.stop()?;
-    let begun = Instant::now();
-    target.start()?;
-    ready(&target).await?;
-    let ready = begun.elapsed();
-    target.stop()?;
-    Ok(Figures { serial, creates, list, watch, memory, ready })
+/// A server, and what was measured of it so far. It stands still between the calls.
+struct Measured<T: Target> {
+    name: &'static str,
+    target: T,
+    serial: Duration,
+    creates: f64,
+    list: Duration,
+    /// Of the 99th percentiles of the watchers' rounds.
+    watch: Vec<Duration>,
+}
+
+impl<T: Target> Measured<T> {
+    fn new(name: &'static str, target: T) -> Self {
+        Self { name, target, serial: Duration::ZERO, creates: 0.0, list: Duration::ZERO, watch: Vec::new() }
+    }
+
+    async fn load(&mut self, plan: Plan) -> Result<()> {
+        eprintln!("{}:", self.name);
+        self.target.start()?;
+        ready(&self.target).await?;
+        quiet(QUIET_WITHIN).await?;
+        load::prepare(&self.target.admin()?, servers::GROUP).await?;
+        let user = self.target.user()?;
+        eprintln!("  creating {} objects one by one", plan.serial);
+        self.serial = load::serial(&user, plan.serial).await.context(self.name)?;
+        eprintln!("  creating {} objects with {} clients", plan.objects, plan.clients);
+        self.creates = load::parallel(&user, plan.clients, plan.objects).await.context(self.name)?;
+        eprintln!("  listing them");
+        self.list = load::lists(&user, plan).await.context(self.name)?;
+        self.target.stand_still(true)
+    }
+
+    async fn watch(&mut self, plan: Plan, round: usize) -> Result<()> {
+        self.target.stand_still(false)?;
+        let user = self.target.user()?;
+        quiet(AWAKE_WITHIN).await?;
+        let (most, text) = load::watch(&user, plan, round).await.context(self.name)?;
+        eprintln!("  {:<24} {text}", self.name);
+        self.watch.push(most);
+        self.target.stand_still(true)
+    }
+
+    async fn finish(mut self) -> Result<Figures> {
+        self.target.stand_still(false)?;
+        tokio::time::sleep(SETTLE).await;
+        let memory = self.target.memory()?;
+        eprintln!("{}: starting again", self.name);
+        self.target.stop()?;
+        let begun = Instant::now();
+        self.target.start()?;
+        ready(&self.target).await?;
+        let ready = begun.elapsed();
+        self.target.stop()?;
+        let watch = load::percentile(&mut self.watch, 50)?;
+        let Self { serial, creates, list, .. } = self;
+        Ok(Figures { serial, creates, list, watch, memory, ready })
+    }
 }
 
 /// Until nine tenths of the processors' time are left over. A machine on which others work is measured all the same.
-async fn quiet() -> Result<()> {
+async fn quiet(within: Duration) -> Result<()> {
     let begun = Instant::now();
     // What the other server left to be written would be written while this one syncs.
     tokio::task::spawn_blocking(rustix::fs::sync).await?;
@@ -143,7 +185,7 @@ async fn quiet() -> Result<()> {
         if idle * 10 >= all * 9 {
             return Ok(());
         }
-        if begun.elapsed() > QUIET_WITHIN {
+        if begun.elapsed() > within {
             eprintln!("  others use {} % of the processors: the figures say little", 100 - idle * 100 / all.max(1));
             return Ok(());
         }

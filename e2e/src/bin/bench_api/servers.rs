@@ -20,6 +20,8 @@ const USER: &str = "bench";
 pub trait Target {
     fn start(&mut self) -> Result<()>;
     fn stop(&mut self) -> Result<()>;
+    /// Its processes stand still while the other server is measured, or go on.
+    fn stand_still(&self, still: bool) -> Result<()>;
     /// May do everything.
     fn admin(&self) -> Result<Access>;
     /// May do what the role of its group says.
@@ -47,9 +49,15 @@ impl Running {
         let pid = rustix::process::Pid::from_child(&self.child);
         if self.child.try_wait()?.is_none() {
             rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+            self.stand_still(false)?;
         }
         self.child.wait()?;
         Ok(())
+    }
+
+    fn stand_still(&self, still: bool) -> Result<()> {
+        let signal = if still { rustix::process::Signal::STOP } else { rustix::process::Signal::CONT };
+        Ok(rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)?)
     }
 
     fn memory(&self) -> Result<u64> {
@@ -110,6 +118,10 @@ impl Target for Ferrovirt {
 
     fn stop(&mut self) -> Result<()> {
         self.running.take().map_or(Ok(()), |mut running| running.stop())
+    }
+
+    fn stand_still(&self, still: bool) -> Result<()> {
+        self.running.iter().try_for_each(|running| running.stand_still(still))
     }
 
     fn admin(&self) -> Result<Access> {
@@ -238,6 +250,10 @@ impl Target for Kubernetes {
             running.stop()?;
         }
         Ok(())
+    }
+
+    fn stand_still(&self, still: bool) -> Result<()> {
+        self.apiserver.iter().chain(&self.etcd).try_for_each(|running| running.stand_still(still))
     }
 
     fn admin(&self) -> Result<Access> {
