@@ -22,6 +22,8 @@ for program in "${programs[@]}"; do
     install -C -m 0755 "$CARGO_TARGET_DIR/release/$program" "$bin/$program"
 done
 
+install -C -m 0755 "$(scripts/virtiofsd.sh)" "$bin/ferrovirt-virtiofsd"
+
 for program in ferrovirt ferrovirt-shim; do
     if ldd "$bin/$program" 2>&1 | grep -q '=>'; then
         echo "build: $bin/$program needs shared libraries:" >&2

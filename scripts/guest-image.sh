@@ -29,7 +29,7 @@ BOOT_MIB=20
 ROOT_MIB=40
 # Loaded from the initrd to reach the root disk, and later from the root.
 DISK_MODULES="virtio_pci virtio_blk virtio_scsi sd_mod"
-ROOT_MODULES="$DISK_MODULES sr_mod virtio_net virtio_rng virtio_balloon isofs vfat nls_cp437 nls_ascii button evdev"
+ROOT_MODULES="$DISK_MODULES sr_mod virtio_net virtio_rng virtio_balloon virtiofs isofs vfat nls_cp437 nls_ascii button evdev"
 # Under emulation every instruction counts: no mitigations, no randomised kernel, no self-tests and no slow probes.
 CMDLINE="console=tty0 console=ttyS0,115200 quiet loglevel=3 panic=-1 mitigations=off nokaslr no_timer_check edd=off cryptomgr.notests"
 

@@ -43,7 +43,7 @@ main() {
         command -v "$tool" >/dev/null || die "$tool is missing; install: apt dpkg binutils coreutils tar gzip"
     done
     [ "$(uname -m)" = x86_64 ] || die "only x86_64 images are made so far"
-    for tool in ferrovirt ferrovirt-launcher; do
+    for tool in ferrovirt ferrovirt-launcher ferrovirt-virtiofsd; do
         [ -x "$bin/$tool" ] || die "$bin/$tool is missing; run scripts/build.sh"
     done
     mkdir -p "$out" "$debs"
@@ -55,7 +55,7 @@ main() {
 
     keep_previous
     image ferrovirt "$bin/ferrovirt"
-    image ferrovirt-launcher "$bin/ferrovirt-launcher"
+    image ferrovirt-launcher "$bin/ferrovirt-launcher" "$bin/ferrovirt-virtiofsd"
     image ferrovirt-launcher-lxc "$bin/ferrovirt-launcher"
     echo "$commit" >"$out/commit"
 }
@@ -71,14 +71,15 @@ keep_previous() {
     fi
 }
 
-# image NAME PROGRAM: makes OUT_DIR/NAME.tar with make_NAME, unless it was made of the same things.
+# image NAME PROGRAM [HELPER]: makes OUT_DIR/NAME.tar with make_NAME, unless it was made of the same things.
 image() {
-    local name=$1 program=$2 inputs
-    inputs=$(cat "$repo/scripts/images.sh" "$program" | sha256sum | cut -d' ' -f1)-$version
+    local name=$1 inputs
+    shift
+    inputs=$(cat "$repo/scripts/images.sh" "$@" | sha256sum | cut -d' ' -f1)-$version
     if [ ! -s "$out/$name.tar" ] || [ "$(cat "$out/.$name.inputs" 2>/dev/null)" != "$inputs" ]; then
         root=$work/$name
         mkdir -p "$root"
-        "make_${name//-/_}" "$program"
+        "make_${name//-/_}" "$@"
         archive "$name"
         echo "$inputs" >"$out/.$name.inputs"
     fi
@@ -97,13 +98,18 @@ make_ferrovirt_launcher() {
     local path
     # shellcheck disable=SC2086 # lists of words
     copy_programs "$1" virtqemud $LAUNCHER_PROGRAMS $LAUNCHER_PLUGINS
+    # QEMU 10 of Debian 13 has the emulation in the program itself, and no directory of ipxe.
     for path in $LAUNCHER_QEMU_MODULES; do
-        copy_with_libraries "usr/lib/x86_64-linux-gnu/qemu/$path.so"
+        [ ! -e "$tree/usr/lib/x86_64-linux-gnu/qemu/$path.so" ] || copy_with_libraries "usr/lib/x86_64-linux-gnu/qemu/$path.so"
     done
     for path in $LAUNCHER_DATA; do
+        [ -e "$tree/$path" ] || continue
         mkdir -p "$root/$(dirname "$path")"
         cp -a "$tree/$path" "$root/$path"
     done
+    # The launcher looks for it beside itself.
+    install -D -m 0755 "$2" "$tree/usr/bin/ferrovirt-virtiofsd"
+    copy_with_libraries usr/bin/ferrovirt-virtiofsd
     mkdir -p "$root/usr/share/OVMF"
     for path in $LAUNCHER_FIRMWARE; do
         cp -L "$tree/usr/share/OVMF/$path" "$root/usr/share/OVMF/$path"
@@ -126,8 +132,8 @@ make_ferrovirt_launcher_lxc() {
     entrypoint='"/usr/bin/ferrovirt-launcher"' user=0
 }
 
-# copy_programs LAUNCHER DAEMON PATH...: the launcher, and those of the paths that the packages hold. Debian 12 has the monolithic
-# daemon, later ones the modular one.
+# copy_programs LAUNCHER DAEMON PATH...: the launcher, and those of the paths that the packages hold. Debian 12 and 13 have the monolithic
+# daemon only; other distributions have the modular ones.
 copy_programs() {
     local launcher=$1 daemon=$2 path
     shift 2

@@ -13,7 +13,7 @@ packages=(
     # networks of pods
     containernetworking-plugins iproute2 iptables nftables
     # building
-    libvirt-dev pkg-config gcc libc6-dev make git
+    libvirt-dev libcap-ng-dev libseccomp-dev pkg-config gcc libc6-dev make git
     # tests
     openssh-client nginx-light docker-registry curl xz-utils zstd
     # the test cluster

@@ -19,9 +19,9 @@ make --no-print-directory build
 step 3 "Demo guest image"
 make --no-print-directory image
 
-step 4 "Installing ferrovirt, ferrovirt-shim and ferrovirt-launcher into $PREFIX/bin"
+step 4 "Installing ferrovirt and its helpers into $PREFIX/bin"
 "${sudo[@]}" install -d "$PREFIX/bin"
-for program in ferrovirt ferrovirt-shim ferrovirt-launcher; do
+for program in ferrovirt ferrovirt-shim ferrovirt-launcher ferrovirt-virtiofsd; do
     "${sudo[@]}" install -C -m 0755 "$FERROVIRT_BIN_DIR/$program" "$PREFIX/bin/$program"
 done
 # The names of upstream's client; a virtctl that somebody else put there stays.

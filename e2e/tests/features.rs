@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fs, os::unix::fs::MetadataExt, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result, ensure};
-use ferrovirt_e2e::{Case, Host, Options, manifest, suite, wait};
+use ferrovirt_e2e::{Case, Host, Options, manifest, process::Process, suite, wait};
 use serde_json::{Value, json};
 
 const CASES: &[Case] = &[
@@ -11,13 +11,12 @@ const CASES: &[Case] = &[
     ("cpus_are_the_guests_alone", cpus_are_the_guests_alone),
     ("firmware_and_tpm_keep_their_state", firmware_and_tpm_keep_their_state),
     ("guests_read_metrics_of_their_host", guests_read_metrics_of_their_host),
+    ("directories_are_shared_with_guests", directories_are_shared_with_guests),
 ];
 
 const EMBEDDED_ONLY: &[(&str, &str)] = &[
     ("huge_pages_hold_the_guest", "kubelets count the pages of their node only when they start"),
     ("cpus_are_the_guests_alone", "the kubelets of the test cluster have no static CPU manager"),
-    ("firmware_and_tpm_keep_their_state", "looks into the claim's directory on this machine"),
-    ("guests_read_metrics_of_their_host", "opens a feature gate for everybody"),
 ];
 
 fn main() -> ExitCode {
@@ -113,10 +112,17 @@ fn cpus_are_the_guests_alone(host: &Host) -> Result<()> {
     remove(host, OWN)?;
     host.wait_gone("vm", OWN)?;
 
-    vm["spec"]["template"]["spec"]["domain"]["cpu"]["cores"] = json!(1);
+    // Its memory is where its CPU is.
+    const MIB: u64 = 128;
+    let _pages = Pages::reserve(MIB / 2)?;
+    let domain = &mut vm["spec"]["template"]["spec"]["domain"];
+    domain["cpu"] = json!({ "cores": 1, "dedicatedCpuPlacement": true, "numa": { "guestMappingPassthrough": {} } });
+    domain["memory"] = json!({ "guest": format!("{MIB}Mi"), "hugepages": { "pageSize": "2Mi" } });
     host.apply(&vm)?;
     host.wait_running(OWN)?;
     let qemu = host.qemu(OWN)?;
+    let arguments = qemu.arguments.join(" ");
+    ensure!(arguments.contains(r#""host-nodes":[0],"policy":"bind""#), "the memory is bound to no node: {arguments}");
     let own = cpus_of(qemu.pid)?;
     ensure!(own.len() == 1, "{own:?}");
     let rest: Vec<u32> = all.iter().copied().filter(|cpu| !own.contains(cpu)).collect();
@@ -177,20 +183,14 @@ fn firmware_and_tpm_keep_their_state(host: &Host) -> Result<()> {
 /// The disk form is read inside the guest. The channel needs a driver that the demo guest lacks: here only its device is looked for.
 fn guests_read_metrics_of_their_host(host: &Host) -> Result<()> {
     const NAME: &str = "told";
-    let gate =
-        json!({ "spec": { "configuration": { "developerConfiguration": { "featureGates": ["DownwardMetrics"] } } } });
-    let patch = gate.to_string();
-    host.kubectl(&["-n", "kubevirt", "patch", "kubevirt", "kubevirt", "--type", "merge", "-p", &patch])?;
+    let _gate = Gate::open(host, "DownwardMetrics")?;
     let mut vm = manifest::vm(NAME, "Always");
     let spec = &mut vm["spec"]["template"]["spec"];
     spec["domain"]["devices"]["downwardMetrics"] = json!({});
     let disks = spec["domain"]["devices"]["disks"].as_array_mut().context("no disks")?;
     disks.push(json!({ "name": "metrics", "disk": { "bus": "virtio" } }));
     spec["volumes"].as_array_mut().context("no volumes")?.push(json!({ "name": "metrics", "downwardMetrics": {} }));
-    wait::until("the gate to be open", wait::SOON, || {
-        let outcome = host.try_kubectl(&["apply", "-f", "-"], &vm.to_string())?;
-        Ok(if outcome.succeeded() { wait::Seen::Yes(()) } else { wait::Seen::Not(format!("{outcome:?}")) })
-    })?;
+    apply_gated(host, &vm)?;
     let vmi = host.wait_running(NAME)?;
     let node = vmi["status"]["nodeName"].as_str().context("the VMI has no node")?;
     let mut console = host.console(NAME)?;
@@ -203,6 +203,123 @@ fn guests_read_metrics_of_their_host(host: &Host) -> Result<()> {
     let qemu = host.qemu(NAME)?.arguments.join(" ");
     ensure!(qemu.contains("org.github.vhostmd.1"), "no channel: {qemu}");
     remove(host, NAME)
+}
+
+/// A configMap is read and a claim written to; the next life of the machine finds what the first one wrote.
+fn directories_are_shared_with_guests(host: &Host) -> Result<()> {
+    const NAME: &str = "shares";
+    const MOUNT: &str = "sudo mkdir -p /mnt/settings /mnt/data && sudo mount -t virtiofs settings /mnt/settings && \
+                         sudo mount -t virtiofs data /mnt/data && echo mounted";
+    let _gate = Gate::open(host, "EnableVirtioFsStorageVolumes")?;
+    host.apply(&json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": NAME, "namespace": "default" },
+        "data": { "colour": "green" },
+    }))?;
+    host.apply(&json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": NAME, "namespace": "default" },
+        "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "64Mi" } } },
+    }))?;
+    let mut vm = manifest::vm(NAME, "Always");
+    let spec = &mut vm["spec"]["template"]["spec"];
+    spec["domain"]["devices"]["filesystems"] =
+        json!([{ "name": "settings", "virtiofs": {} }, { "name": "data", "virtiofs": {} }]);
+    // What was written is on the host at once, and a guest that misses a file system does not power off.
+    spec["terminationGracePeriodSeconds"] = json!(0);
+    let volumes = spec["volumes"].as_array_mut().context("no volumes")?;
+    volumes.push(json!({ "name": "settings", "configMap": { "name": NAME } }));
+    volumes.push(json!({ "name": "data", "persistentVolumeClaim": { "claimName": NAME } }));
+    apply_gated(host, &vm)?;
+
+    host.wait_running(NAME)?;
+    let mut console = host.console(NAME)?;
+    console.login(NAME)?;
+    let said = console.shell(MOUNT)?;
+    ensure!(said.contains("mounted"), "{said:?}");
+    ensure!(console.shell("cat /mnt/settings/colour")?.trim() == "green");
+    // Nothing was put there as a disk.
+    let there = console.shell("sudo ls /mnt/data")?;
+    ensure!(there.trim().is_empty(), "{there:?}");
+    let said = console.shell("sudo touch /mnt/settings/colour || echo no; echo kept | sudo tee /mnt/data/note")?;
+    ensure!(said.contains("no") && said.contains("kept"), "{said:?}");
+    console.leave()?;
+    let daemons = daemons_of(host, NAME)?;
+    ensure!(daemons.len() == 2, "{daemons:?}");
+    host.ferrovirt(&["stop", NAME])?;
+    host.wait_gone("vmi", NAME)?;
+    ensure!(daemons.iter().all(|daemon| !daemon.alive()), "a daemon outlives its machine");
+
+    host.ferrovirt(&["start", NAME])?;
+    host.wait_running(NAME)?;
+    let mut console = host.console(NAME)?;
+    console.login(NAME)?;
+    let said = console.shell(&format!("{MOUNT} && sudo cat /mnt/data/note"))?;
+    ensure!(said.contains("kept"), "{said:?}");
+    console.leave()?;
+
+    // A daemon that is lost is told of. The guest goes on.
+    for daemon in daemons_of(host, NAME)? {
+        if daemon.arguments.iter().any(|argument| argument.ends_with("/settings.sock")) {
+            daemon.kill()?;
+        }
+    }
+    wait_told(host, NAME, "the virtiofs daemon of settings (signal 9) ended")?;
+    ensure!(host.get("vmi", NAME)?["status"]["phase"] == "Running");
+    remove(host, NAME)?;
+    host.kubectl(&["delete", "pvc,configmap", NAME, "--wait=false"])?;
+    host.wait_gone("pvc", NAME)
+}
+
+/// The daemons of a machine's shared directories. None of them is root.
+fn daemons_of(host: &Host, name: &str) -> Result<Vec<Process>> {
+    let launcher = host.launcher_of(&host.qemu(name)?)?;
+    let here = launcher.namespace("pid")?;
+    let mut found = vec![];
+    for process in host.processes() {
+        if process.program().contains("virtiofsd") && process.namespace("pid").is_ok_and(|other| other == here) {
+            ensure!(process.uid == 107, "{process:?}");
+            found.push(process);
+        }
+    }
+    Ok(found)
+}
+
+/// A feature gate that is open for everybody, until this is dropped.
+struct Gate<'a> {
+    host: &'a Host,
+    before: Value,
+}
+
+impl<'a> Gate<'a> {
+    fn open(host: &'a Host, gate: &str) -> Result<Self> {
+        let kubevirt = host.kubectl(&["-n", "kubevirt", "get", "kubevirt", "kubevirt", "-o", "json"])?;
+        let kubevirt: Value = serde_json::from_str(&kubevirt)?;
+        let before = kubevirt["spec"]["configuration"]["developerConfiguration"]["featureGates"].clone();
+        let mut gates = before.as_array().cloned().unwrap_or_default();
+        gates.push(gate.into());
+        set_gates(host, &gates.into())?;
+        Ok(Self { host, before })
+    }
+}
+
+impl Drop for Gate<'_> {
+    fn drop(&mut self) {
+        let _ = set_gates(self.host, &self.before);
+    }
+}
+
+fn set_gates(host: &Host, gates: &Value) -> Result<()> {
+    let patch = json!({ "spec": { "configuration": { "developerConfiguration": { "featureGates": gates } } } });
+    let patch = patch.to_string();
+    host.kubectl(&["-n", "kubevirt", "patch", "kubevirt", "kubevirt", "--type", "merge", "-p", &patch])?;
+    Ok(())
+}
+
+/// Applies what needs a gate that was opened a moment ago.
+fn apply_gated(host: &Host, vm: &Value) -> Result<()> {
+    wait::until("the gate to be open", wait::SOON, || {
+        let outcome = host.try_kubectl(&["apply", "-f", "-"], &vm.to_string())?;
+        Ok(if outcome.succeeded() { wait::Seen::Yes(()) } else { wait::Seen::Not(format!("{outcome:?}")) })
+    })
 }
 
 /// The CPUs on which any thread of a process may run.

@@ -15,6 +15,7 @@ const VIRTIO: &[(&str, &[&str])] = &[
     ("0x0004", &["virtio_rng"]),
     ("0x0005", &["virtio_balloon"]),
     ("0x0008", &["virtio_scsi", "sd_mod", "sr_mod"]),
+    ("0x001a", &["virtiofs"]),
 ];
 
 /// What to drive now: the initrd wants disks only, and quickly.

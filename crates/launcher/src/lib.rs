@@ -18,6 +18,7 @@
 //! | [`cgroups`] | where libvirt finds the cgroups of its processes |
 //! | [`rootfs`] | a container's root file system, with its own user ids |
 //! | `console`, `init_signal` | what a machine's hypervisor does and a container's does not: serve the console, pass the power button on |
+//! | `filesystems` | directories that the guest mounts, each served by a daemon |
 //! | `host_metrics` | what the guest is told of its host |
 //! | [`process`] | children and zombies: this process is PID 1 |
 //! | `last_words` | how the machine ended, for whoever finds only the pod |
@@ -33,6 +34,7 @@ pub mod capabilities;
 pub mod cgroups;
 mod console;
 pub mod domain;
+mod filesystems;
 pub mod guest;
 mod host_metrics;
 mod init_signal;

@@ -219,6 +219,12 @@ impl Lifecycle {
             DomainEvent::IoError { disk, reason } => {
                 self.set_message(&format!("disk {disk} reported an error: {reason}"));
             }
+            DomainEvent::FilesystemLost { tag, why } => {
+                // A hypervisor that ends takes them with it, and may do so before libvirt says that it ended.
+                if !self.stopped() && self.state.lost_filesystems.insert(tag, why.clone()) != Some(why) {
+                    self.changed();
+                }
+            }
             DomainEvent::DaemonLost(why) => {
                 self.state.daemon_losses += 1;
                 self.set_message(&format!("the libvirt daemon restarts: {why}"));

@@ -48,6 +48,9 @@ enum Command {
     /// Keep a user namespace open until standard input ends; for the launcher itself
     #[command(hide = true)]
     HoldUserNamespace,
+    /// Wait until standard input ends; the only process of the selftest's container
+    #[command(hide = true)]
+    Idle,
     /// Ask the guest agent of the machine that runs here whether it answers
     GuestPing {
         /// Directory of the launcher's socket
@@ -92,6 +95,10 @@ fn main() -> ExitCode {
     if matches!(cli.command, Command::HoldUserNamespace) {
         return rootfs::hold().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
+    if matches!(cli.command, Command::Idle) {
+        return std::io::copy(&mut std::io::stdin(), &mut std::io::sink())
+            .map_or(ExitCode::FAILURE, |_| ExitCode::SUCCESS);
+    }
     if let Err(error) = cgroups::settle() {
         eprintln!("cannot enter a cgroup namespace, so a driver that makes cgroups will not find its own: {error}");
     }
@@ -132,7 +139,7 @@ async fn execute(command: Command) -> anyhow::Result<u8> {
             })
             .await
         }
-        Command::HoldUserNamespace => Ok(0),
+        Command::HoldUserNamespace | Command::Idle => Ok(0),
         Command::Probe { libvirt_dir, hypervisor, out } => {
             let report = probe::probe(hypervisor, &libvirt_dir, out.as_deref()).await?;
             println!("{}", serde_json::to_string_pretty(&report)?);

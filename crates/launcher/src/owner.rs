@@ -275,6 +275,7 @@ async fn try_start<B: Backend>(backend: B, translate: Translate, spec: Box<Machi
         paused: spec.start_paused,
         console,
         credentials: spec.credentials.clone(),
+        filesystems: spec.devices.filesystems.clone(),
     };
     let started = backend.start(domain).await.map_err(|error: DomainError| chain(&error))?;
     if let Some(told) = spec.host_metrics.clone() {

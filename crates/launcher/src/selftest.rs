@@ -1,4 +1,4 @@
-//! `ferrovirt-launcher selftest`: a tiny domain from nothing to running and gone, with the time of each step.
+//! `ferrovirt-launcher selftest`: the hypervisor's smallest domain from nothing to running and gone, with the time of each step.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,10 +10,6 @@ use crate::process::Children;
 use crate::runtime::{Daemon, Dirs, LibvirtRuntime};
 
 const WAIT: Duration = Duration::from_secs(30);
-/// A machine without disks: its firmware runs, and that is all.
-const DOMAIN: &str = "<domain type='qemu'><name>selftest</name><memory unit='MiB'>32</memory><vcpu>1</vcpu>\
-    <os><type>hvm</type></os><features><acpi/></features><devices><controller type='usb' model='none'/>\
-    <memballoon model='none'/></devices></domain>";
 
 pub async fn selftest(
     runtime: &'static dyn LibvirtRuntime,
@@ -29,7 +25,7 @@ pub async fn selftest(
     clock.step("start and connect");
     let mut events = connection.subscribe().await?;
     clock.step("subscribe");
-    let domain = connection.define(DOMAIN).await?;
+    let domain = connection.define(&runtime.selftest_domain(&dirs)?).await?;
     clock.step("define");
     domain.create(Start::Running).await?;
     clock.step("start");

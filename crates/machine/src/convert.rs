@@ -15,6 +15,7 @@ mod cpu_pool;
 pub mod credentials;
 mod devices;
 mod disks;
+pub mod filesystems;
 mod firmware;
 mod io_threads;
 mod launch_security;

@@ -260,7 +260,6 @@ mod tests {
         assert_eq!(
             fields,
             [
-                "spec.domain.devices.filesystems[0]",
                 "spec.domain.devices.gpus[0]",
                 "spec.domain.devices.hostDevices[0]",
                 "spec.domain.launchSecurity",

@@ -20,6 +20,8 @@
 
 mod guest;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::spec::MachineSpec;
@@ -159,6 +161,9 @@ pub struct MachineState {
     /// or nobody could try yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials_problem: Option<String>,
+    /// Shared file systems whose daemon ended under the running machine, with the reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub lost_filesystems: BTreeMap<String, String>,
     /// The end began with a signal to the launcher, not with a request.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub terminated: bool,

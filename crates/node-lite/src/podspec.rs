@@ -14,7 +14,7 @@ use crate::resources;
 const DEFAULT_ID: i64 = 107;
 const IMAGE_NAME: &str = "ferrovirt-launcher";
 /// The same with the drivers of other hypervisors. Here they are all the host's own programs.
-const IMAGE_NAMES: [&str; 2] = [IMAGE_NAME, "ferrovirt-launcher-lxc"];
+const IMAGE_NAMES: [&str; 3] = [IMAGE_NAME, "ferrovirt-launcher-lxc", "ferrovirt-launcher-cloud-hypervisor"];
 /// The image with everything but VMs; importers run from it.
 const TOOLS_NAME: &str = "ferrovirt";
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

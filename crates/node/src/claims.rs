@@ -15,14 +15,15 @@ use kube::{Api, Client, ResourceExt};
 pub(crate) struct Claimed {
     volume: String,
     from_data_volume: bool,
-    /// Written to through an overlay only, so there is nothing to make.
-    ephemeral: bool,
+    /// Written to through an overlay only, or no disk at all, so there is nothing to make.
+    no_disk: bool,
     claim: PersistentVolumeClaim,
 }
 
 /// Reads the claims that the instance names. One that does not exist is left out: the pod could not have started.
 pub(crate) async fn look_up(client: &Client, vmi: &VirtualMachineInstance) -> Result<Vec<Claimed>, kube::Error> {
     let claims = Api::<PersistentVolumeClaim>::namespaced(client.clone(), &vmi.namespace().unwrap_or_default());
+    let disks = &vmi.spec.domain.devices.disks;
     let mut found = vec![];
     for volume in &vmi.spec.volumes {
         let Some(name) = claim_name(volume) else { continue };
@@ -30,7 +31,7 @@ pub(crate) async fn look_up(client: &Client, vmi: &VirtualMachineInstance) -> Re
             found.push(Claimed {
                 volume: volume.name.clone(),
                 from_data_volume: volume.data_volume.is_some(),
-                ephemeral: volume.ephemeral.is_some(),
+                no_disk: volume.ephemeral.is_some() || disks.iter().all(|disk| disk.name != volume.name),
                 claim,
             });
         }
@@ -46,7 +47,7 @@ impl Claimed {
 
     /// An empty file system gets a disk as large as the claim, by upstream's convention.
     pub(crate) fn disk(&self, layout: &Layout) -> Option<Preparation> {
-        if self.is_block() || self.ephemeral {
+        if self.is_block() || self.no_disk {
             return None;
         }
         let bytes = self.capacity()?;

@@ -436,7 +436,7 @@ async fn mirror(
     if vmi.status.phase != phase::RUNNING {
         context.events.started(vmi).await;
     }
-    if let Some(trouble) = status::daemon_trouble(state) {
+    for trouble in [status::daemon_trouble(state), status::filesystem_trouble(state)].into_iter().flatten() {
         context.events.failed(vmi, &trouble).await;
     }
     Ok(())

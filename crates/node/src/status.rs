@@ -83,6 +83,20 @@ pub(crate) fn daemon_trouble(state: &MachineState) -> Option<String> {
     })
 }
 
+pub(crate) const FILESYSTEM_LOST: &str = "FilesystemLost";
+
+/// What to say about shared file systems that no longer answer.
+pub(crate) fn filesystem_trouble(state: &MachineState) -> Option<String> {
+    let lost: Vec<String> = state.lost_filesystems.iter().map(|(name, why)| format!("{name} ({why})")).collect();
+    (!lost.is_empty()).then(|| {
+        format!(
+            "the virtiofs daemon of {} ended, and what the guest has mounted from there no longer answers. Look at the log of the \
+             launcher pod for the reason, and restart the VM: a hypervisor does not connect to a new daemon",
+            lost.join(", ")
+        )
+    })
+}
+
 pub(crate) fn mirror(
     status: &mut VirtualMachineInstanceStatus,
     vmi: &VirtualMachineInstance,
@@ -113,6 +127,9 @@ pub(crate) fn mirror(
     }
     if let Some(message) = daemon_trouble(state) {
         set_vmi(&mut status.conditions, now, condition::SYNCHRONIZED, false, DAEMON_UNSTABLE, &message);
+    }
+    if let Some(message) = filesystem_trouble(state) {
+        set_vmi(&mut status.conditions, now, condition::SYNCHRONIZED, false, FILESYSTEM_LOST, &message);
     }
     match emulation {
         Some(why) => {

@@ -151,7 +151,7 @@ pub fn render(vmi: &VirtualMachineInstance, config: &Config) -> Pod {
                 ..Default::default()
             }]),
             resources: Some(crate::resources::resources(vmi, config)),
-            security_context: Some(container_security(privileged)),
+            security_context: Some(container_security(vmi, privileged)),
             volume_mounts: Some(mounts),
             volume_devices: some_vec(&devices),
             liveness_probe: spec.liveness_probe.as_ref().map(crate::probes::probe),
@@ -205,7 +205,7 @@ fn pod_security(privileged: bool) -> PodSecurityContext {
     }
 }
 
-fn container_security(privileged: bool) -> SecurityContext {
+fn container_security(vmi: &VirtualMachineInstance, privileged: bool) -> SecurityContext {
     if privileged {
         return SecurityContext {
             privileged: Some(true),
@@ -216,7 +216,12 @@ fn container_security(privileged: bool) -> SecurityContext {
     }
     SecurityContext {
         allow_privilege_escalation: Some(false),
-        capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), ..Default::default() }),
+        capabilities: Some(Capabilities {
+            drop: Some(vec!["ALL".into()]),
+            // Nobody in the pod has it, not being root. But the profiles of container runtimes let only a container that could have it
+            // say from which NUMA node its memory comes.
+            add: crate::resources::mirrors_numa(vmi).then(|| vec!["SYS_NICE".into()]),
+        }),
         run_as_user: Some(RUNTIME_USER),
         run_as_group: Some(RUNTIME_USER),
         run_as_non_root: Some(true),
@@ -300,6 +305,13 @@ fn volumes(vmi: &VirtualMachineInstance) -> (Vec<Volume>, Vec<VolumeMount>) {
         volumes.push(Volume { name: name.into(), image: Some(image), ..Default::default() });
         let mount_path = format!("/var/run/kubevirt/container-disks/{name}");
         mounts.push(VolumeMount { name: name.into(), mount_path, read_only: Some(true), ..Default::default() });
+    }
+    if !vmi.spec.domain.devices.filesystems.is_empty() {
+        // Where the daemons of shared file systems listen, as upstream.
+        let (name, mount_path) =
+            ("virtiofs-containers".to_owned(), ferrovirt_machine::convert::filesystems::SOCKETS.to_owned());
+        mounts.push(VolumeMount { name: name.clone(), mount_path, ..Default::default() });
+        volumes.push(Volume { name, empty_dir: Some(EmptyDirVolumeSource::default()), ..Default::default() });
     }
     crate::credentials::add(vmi, &mut volumes, &mut mounts);
     crate::resources::add_huge_pages(vmi, &mut volumes, &mut mounts);

@@ -82,6 +82,12 @@ pub(crate) fn pins_cpus(vmi: &VirtualMachineInstance) -> bool {
     vmi.spec.domain.cpu.as_ref().is_some_and(|cpu| cpu.dedicated_cpu_placement)
 }
 
+/// True if the guest's NUMA nodes are to be the node's.
+pub(crate) fn mirrors_numa(vmi: &VirtualMachineInstance) -> bool {
+    let numa = vmi.spec.domain.cpu.as_ref().and_then(|cpu| cpu.numa.as_ref());
+    numa.is_some_and(|numa| numa.guest_mapping_passthrough.is_some())
+}
+
 /// How many CPUs of its own a machine needs: for its virtual ones, for a pool of I/O threads, and for the emulator's threads. `told`
 /// counts where the topology says nothing.
 fn own_cpus(vmi: &VirtualMachineInstance, told: Option<&Quantity>) -> Option<u64> {

@@ -14,12 +14,16 @@ use super::{images, paths::Paths};
 
 /// Where launchers find what libvirt knows of QEMU.
 const CAPABILITIES: &str = "/var/lib/ferrovirt/capabilities";
+/// Where launchers find the daemon of shared file systems, if it is installed beside us.
+const VIRTIOFSD: &str = "/var/lib/ferrovirt/virtiofsd";
 
 pub struct Programs {
     /// Runs `pod-shim` and `pod-init`.
     pub shim: PathBuf,
     pub launcher: PathBuf,
     pub launcher_image: String,
+    /// Serves directories to guests. Without it, launchers look for the distribution's.
+    pub virtiofsd: Option<PathBuf>,
     /// Runs importers.
     pub tools: PathBuf,
     pub tools_image: String,
@@ -37,6 +41,7 @@ pub fn install(paths: &Paths) -> Result<Programs> {
         shim: copy(&find_shim(&own), &directory, "ferrovirt-shim")?,
         launcher: copy(&launcher, &directory, "ferrovirt-launcher")?,
         launcher_image: format!("ferrovirt-launcher:{}", env!("CARGO_PKG_VERSION")),
+        virtiofsd: find_virtiofsd(&own).map(|found| keep(&found, &directory, "virtiofsd")).transpose()?,
         tools: keep(&own, &directory, "ferrovirt")?,
         tools_image: format!("ferrovirt:{}", env!("CARGO_PKG_VERSION")),
     })
@@ -59,7 +64,12 @@ fn find_shim(own: &Path) -> PathBuf {
     if beside.exists() { beside } else { own.to_path_buf() }
 }
 
-/// The large program, without reading it: a link where that is possible. Upgrades replace files, they do not write into them.
+fn find_virtiofsd(own: &Path) -> Option<PathBuf> {
+    let named = std::env::var_os("FERROVIRT_VIRTIOFSD").map(PathBuf::from);
+    Some(named.unwrap_or_else(|| own.with_file_name("ferrovirt-virtiofsd"))).filter(|path| path.exists())
+}
+
+/// A large program, without reading it: a link where that is possible. Upgrades replace files, they do not write into them.
 fn keep(source: &Path, directory: &Path, name: &str) -> Result<PathBuf> {
     let metadata = fs::metadata(source).with_context(|| format!("cannot read {}", source.display()))?;
     let mut hasher = DefaultHasher::new();
@@ -98,6 +108,12 @@ pub fn node_config(
     node_name: &str,
     images: images::NodeImages,
 ) -> Result<ferrovirt_node_lite::Config> {
+    let mut image_mounts = vec![(paths.capabilities(), PathBuf::from(CAPABILITIES))];
+    let mut image_env = vec![("FERROVIRT_CAPABILITIES_CACHE".to_owned(), CAPABILITIES.to_owned())];
+    if let Some(virtiofsd) = &programs.virtiofsd {
+        image_mounts.push((virtiofsd.clone(), VIRTIOFSD.into()));
+        image_env.push(("FERROVIRT_VIRTIOFSD".into(), VIRTIOFSD.into()));
+    }
     let (second, third) = paths.pod_network();
     let services = paths.service_network();
     Ok(ferrovirt_node_lite::Config {
@@ -115,10 +131,23 @@ pub fn node_config(
         self_exe: programs.shim.clone(),
         launcher_exe: programs.launcher.clone(),
         tools_exe: programs.tools.clone(),
-        image_mounts: vec![(paths.capabilities(), CAPABILITIES.into())],
-        image_env: vec![("FERROVIRT_CAPABILITIES_CACHE".into(), CAPABILITIES.into())],
+        image_mounts,
+        image_env,
         cni_plugin_dirs: ferrovirt_node_lite::default_cni_plugin_dirs(),
         devices: ferrovirt_node_lite::detect_devices(),
         images: Arc::new(images),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_node_runs_the_launchers_of_every_hypervisor() {
+        for driver in ferrovirt_machine::hypervisor::drivers() {
+            let image = ferrovirt_plan::pod::launcher_image("ferrovirt-launcher:1", driver.name());
+            assert!(ferrovirt_node_lite::podspec::is_own_image(&image), "{image}");
+        }
+    }
 }

@@ -21,9 +21,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::sync::{Notify, mpsc, watch};
 
-use super::{Action, Backend, DomainError, DomainEvent, NewDomain, Observed, Started, hearing};
+use super::{Action, Backend, DomainError, DomainEvent, NewDomain, Observed, Started, hearing, looking};
 use crate::capabilities::{console_terminal, domain_facts};
 use crate::console::Console;
+use crate::filesystems::Filesystems;
 use crate::guest;
 use crate::init_signal::{self, Wish};
 use crate::process::Children;
@@ -53,6 +54,9 @@ pub struct LibvirtBackend {
     /// Whether the guest agent's channel is connected.
     agent: Arc<watch::Sender<bool>>,
     memory: guest::Memory,
+    filesystems: Filesystems,
+    /// Whom to tell what was seen, where the driver does not tell it.
+    silent: Option<mpsc::UnboundedSender<DomainEvent>>,
 }
 
 /// The way to the daemon, or why there is none.
@@ -84,6 +88,8 @@ impl LibvirtBackend {
             restart: Arc::new(Notify::new()),
             agent: Arc::new(watch::Sender::new(false)),
             memory: guest::Memory::default(),
+            filesystems: Filesystems { children: supervisor.children.clone(), events: events.clone() },
+            silent: (!supervisor.runtime.tells_changes()).then(|| events.clone()),
         };
         let connected = backend.agent.subscribe();
         tokio::spawn(guest::watch::follow(backend.clone(), backend.memory.clone(), connected, events.clone()));
@@ -107,6 +113,16 @@ impl LibvirtBackend {
     /// What the daemon believes.
     pub(super) async fn state(&self) -> Option<DomainState> {
         self.domain().await.ok()?.state().await.ok()
+    }
+
+    /// What the daemon believes, unless there is none now.
+    pub(super) async fn observe(&self) -> Option<Observed> {
+        observe(&self.connection().await.ok()?, &self.domain_name()?).await
+    }
+
+    /// Where the daemon noted the hypervisor's process.
+    pub(super) fn pid_file(&self) -> Option<PathBuf> {
+        Some(self.pid_dir.join(format!("{}.pid", self.domain_name()?)))
     }
 
     /// The next daemon finds the domain as it is.
@@ -185,14 +201,18 @@ impl LibvirtBackend {
     /// Ends the hypervisor and the daemon that does not answer; the next daemon will find the domain stopped.
     fn force(&self) {
         tracing::warn!("libvirt does not answer: killing the hypervisor");
-        if let Some(name) = self.domain_name()
-            && let Ok(text) = fs::read_to_string(self.pid_dir.join(format!("{name}.pid")))
+        self.kill_hypervisor();
+        self.replace_daemon();
+    }
+
+    fn kill_hypervisor(&self) {
+        if let Some(file) = self.pid_file()
+            && let Ok(text) = fs::read_to_string(file)
             && let Some(pid) = text.trim().parse().ok().and_then(Pid::from_raw)
         {
             // It may have ended by itself.
             let _ = kill_process(pid, Signal::KILL);
         }
-        self.replace_daemon();
     }
 }
 
@@ -206,8 +226,14 @@ impl Backend for LibvirtBackend {
             None => None,
         };
         self.memory.set_credentials(new.credentials);
+        let served = self.filesystems.serve(&new.filesystems).await?;
         let how = if new.paused { Start::Paused } else { Start::Running };
         domain.create(how).await?;
+        served.keep();
+        if let Some(events) = &self.silent {
+            let first = if new.paused { Observed::Paused(PauseReason::Starting) } else { Observed::Running };
+            tokio::spawn(looking::watch(self.clone(), events.clone(), first));
+        }
         if let Some(console) = console {
             tokio::spawn(console.serve(self.clone()));
         }
@@ -291,6 +317,10 @@ async fn supervise(
                 if let Some((connection, name)) = &found
                     && let Some(observed) = observe(connection, name).await
                 {
+                    if matches!(observed, Observed::Stopped(_)) && !runtime.tells_changes() {
+                        // The driver forgot a machine that may run on, and nobody could ever stop it.
+                        backend.kill_hypervisor();
+                    }
                     let _ = events.send(DomainEvent::Observed(observed));
                     let connected = agent_connected(connection, name).await;
                     backend.agent.send_replace(connected);

@@ -4,12 +4,15 @@
 
 mod hearing;
 pub mod libvirt;
+mod looking;
 
 use std::future::Future;
 
 use ferrovirt_libvirt::ErrorCode as LibvirtCode;
 use ferrovirt_machine::protocol::{ErrorCode, GuestCall, GuestFacts, PauseReason, StopReason};
-use ferrovirt_machine::spec::{Credential, SerialConsole};
+use ferrovirt_machine::spec::{Credential, Filesystem, SerialConsole};
+
+use crate::filesystems::FilesystemError;
 
 /// Carries out what `lifecycle` decided. Clones share one domain.
 pub trait Backend: Clone + Send + Sync + 'static {
@@ -31,6 +34,8 @@ pub struct NewDomain {
     /// The console's socket and log, where the hypervisor does not serve them itself.
     pub console: Option<SerialConsole>,
     pub credentials: Vec<Credential>,
+    /// Served before the domain starts.
+    pub filesystems: Vec<Filesystem>,
 }
 
 /// What libvirt made of the XML.
@@ -72,6 +77,11 @@ pub enum DomainEvent {
     Guest(Box<GuestFacts>),
     /// Whether the guest has the credentials that it should have.
     Credentials(Result<(), String>),
+    /// The daemon of a shared file system ended before the domain did.
+    FilesystemLost {
+        tag: String,
+        why: String,
+    },
     /// The daemon died; the hypervisor goes on. `Observed` follows when a new daemon has found the domain.
     DaemonLost(String),
     Observed(Observed),
@@ -100,6 +110,8 @@ pub enum DomainError {
     NoDomain,
     #[error("cannot serve the console")]
     Console(#[source] std::io::Error),
+    #[error(transparent)]
+    Filesystem(#[from] FilesystemError),
     #[error("a container cannot be reset; restart it instead")]
     NoReset,
     #[error("the guest agent is not connected")]

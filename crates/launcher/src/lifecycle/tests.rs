@@ -241,3 +241,22 @@ fn a_restarted_daemon_tells_what_was_missed() {
         ],
     ));
 }
+
+#[test]
+fn a_lost_file_system_is_remembered_while_the_machine_runs() {
+    let lost = || In::Event(DomainEvent::FilesystemLost { tag: "data".into(), why: "signal 9".into() });
+    let end = check(after(
+        running(),
+        vec![
+            (lost(), "Running -"),
+            (lost(), "Running -"),
+            (stopped(StopReason::GuestShutdown), "Stopped/GuestShutdown -"),
+        ],
+    ));
+    assert_eq!(end.state().lost_filesystems.get("data").map(String::as_str), Some("signal 9"));
+    let end = check(after(
+        running(),
+        vec![(stopped(StopReason::GuestShutdown), "Stopped/GuestShutdown -"), (lost(), "Stopped/GuestShutdown -")],
+    ));
+    assert!(end.state().lost_filesystems.is_empty() && end.exit_code() == 0);
+}

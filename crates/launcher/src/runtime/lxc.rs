@@ -5,11 +5,11 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use super::{DaemonCommand, Dirs, LibvirtRuntime, find_daemon, find_driver};
+use super::{DaemonCommand, Dirs, LibvirtRuntime, find_daemon, find_driver, settings};
 
 /// Daemons in order of preference: program, socket name.
 const DAEMONS: [(&str, &str); 2] = [("virtlxcd", "virtlxcd-sock"), ("libvirtd", "libvirt-sock")];
@@ -23,21 +23,10 @@ const STATE_DIRS: [&str; 4] =
 const LOG_DIR: &str = "/var/log/libvirt/lxc";
 const PID_DIR: &str = "/run/libvirt/lxc";
 
-const DAEMON_CONF: &str = r#"max_clients = 8
-max_anonymous_clients = 8
-min_workers = 1
-max_workers = 3
-prio_workers = 1
-max_client_requests = 5
-admin_min_workers = 1
-admin_max_workers = 1
-admin_max_clients = 1
-log_level = 3
-log_outputs = "3:stderr"
-auth_unix_rw = "none"
-"#;
-
 const LXC_CONF: &str = "security_driver = \"none\"\nsecurity_default_confined = 0\n";
+
+/// User ids of the selftest's container; machines get others from their node.
+const SELFTEST_IDS: u32 = 1_000_000;
 
 pub struct Lxc;
 
@@ -55,11 +44,7 @@ impl LibvirtRuntime for Lxc {
         fs::set_permissions(dirs.base(), fs::Permissions::from_mode(0o755))?;
         let conf_dir = Path::new(CONF_DIR);
         fs::write(conf_dir.join("lxc.conf"), LXC_CONF)?;
-        fs::write(daemon_conf(dirs), format!("unix_sock_dir = \"{}\"\n{DAEMON_CONF}", dirs.base().display()))?;
-        match find_driver(DRIVER).map(|driver| symlink(driver, dirs.drivers().join(DRIVER))) {
-            Some(Err(error)) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-            _ => Ok(()),
-        }
+        settings::write(dirs, DRIVER)
     }
 
     fn command_prefixes(&self) -> &'static [&'static str] {
@@ -67,10 +52,7 @@ impl LibvirtRuntime for Lxc {
     }
 
     fn daemon(&self, dirs: &Dirs) -> io::Result<DaemonCommand> {
-        let missing = |what: &str| {
-            let text = format!("{what} is not installed; this launcher's image is not made for lxc");
-            io::Error::new(io::ErrorKind::NotFound, text)
-        };
+        let missing = |what| settings::missing(what, self.name());
         let (program, socket) = find_daemon(&DAEMONS).ok_or_else(|| missing("neither virtlxcd nor libvirtd"))?;
         if find_driver(DRIVER).is_none() {
             return Err(missing("libvirt's LXC driver (libvirt-daemon-driver-lxc)"));
@@ -78,21 +60,9 @@ impl LibvirtRuntime for Lxc {
         if !CONTROLLERS.iter().any(|path| Path::new(path).exists()) {
             return Err(missing("libvirt_lxc"));
         }
-        let mut command = Command::new(program);
-        command
-            .arg("--config")
-            .arg(daemon_conf(dirs))
-            .arg("--pid-file")
-            .arg(dirs.base().join("daemon.pid"))
-            .current_dir("/")
-            .stdin(Stdio::null())
-            .env_clear()
-            // Without the system's administration programs: there is no hardware to ask about.
-            .env("PATH", "/usr/local/bin:/usr/bin:/bin")
-            .env("LC_ALL", "C")
-            .env("LIBVIRT_DRIVER_DIR", dirs.drivers())
-            .env("MALLOC_ARENA_MAX", "1")
-            .env("MALLOC_TRIM_THRESHOLD_", "65536");
+        let mut command = settings::command(&program, dirs, DRIVER);
+        // Without the system's administration programs: there is no hardware to ask about.
+        command.env("PATH", "/usr/local/bin:/usr/bin:/bin");
         Ok(DaemonCommand { command, socket: dirs.base().join(socket) })
     }
 
@@ -125,8 +95,42 @@ impl LibvirtRuntime for Lxc {
     fn virt_types(&self) -> &'static [&'static str] {
         &[]
     }
+
+    /// The launcher itself is the container's only process; it finds its libraries in the directories of the image.
+    fn selftest_domain(&self, dirs: &Dirs) -> io::Result<String> {
+        let tree = dirs.base().join("selftest");
+        fs::create_dir_all(&tree)?;
+        // libvirt makes directories in it, as the container's root.
+        chown(&tree, Some(SELFTEST_IDS), Some(SELFTEST_IDS))?;
+        let mut mounts = mount(&tree, Path::new("/"));
+        for name in ["usr", "lib", "lib64"] {
+            let (own, place) = (Path::new("/").join(name), tree.join(name));
+            match fs::read_link(&own) {
+                Ok(target) => symlink(target, place)?,
+                Err(_) if own.is_dir() => {
+                    fs::create_dir_all(place)?;
+                    mounts += &mount(&own, &own);
+                }
+                Err(_) => {}
+            }
+        }
+        for name in ["proc", "sys", "dev"] {
+            fs::create_dir_all(tree.join(name))?;
+        }
+        fs::copy(std::env::current_exe()?, tree.join("launcher"))?;
+        Ok(format!(
+            "<domain type='lxc'><name>selftest</name><memory unit='MiB'>64</memory><vcpu>1</vcpu>\
+             <os><type>exe</type><init>/launcher</init><initarg>idle</initarg></os><features><privnet/></features>\
+             <idmap><uid start='0' target='{SELFTEST_IDS}' count='65536'/><gid start='0' target='{SELFTEST_IDS}' count='65536'/></idmap>\
+             <devices>{mounts}<console type='pty'/></devices></domain>"
+        ))
+    }
 }
 
-fn daemon_conf(dirs: &Dirs) -> PathBuf {
-    dirs.base().join("lxc-daemon.conf")
+fn mount(source: &Path, target: &Path) -> String {
+    format!(
+        "<filesystem type='mount'><source dir='{}'/><target dir='{}'/></filesystem>",
+        source.display(),
+        target.display()
+    )
 }

@@ -3,9 +3,12 @@
 //! One implementation of [`LibvirtRuntime`] per hypervisor, found by name in [`by_name`]; no other place knows the names.
 //! What is known without running anything (features, overheads, XML) is `machine::Hypervisor`.
 
+mod cloud_hypervisor;
 mod daemon;
 mod lxc;
 mod qemu_kvm;
+mod settings;
+mod trial_kernel;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -50,6 +53,15 @@ pub trait LibvirtRuntime: Send + Sync + 'static {
 
     /// Virtualization types to ask for, best first.
     fn virt_types(&self) -> &'static [&'static str];
+
+    /// Whether the driver sends an event for whatever happens to a domain, finds the hypervisor dead when it died, and finds a
+    /// domain again that an earlier daemon started. Where it does not, the launcher looks for itself.
+    fn tells_changes(&self) -> bool {
+        true
+    }
+
+    /// The smallest domain that runs, made of nothing but what the image holds; for `selftest`.
+    fn selftest_domain(&self, dirs: &Dirs) -> io::Result<String>;
 
     /// What its guests are, and so who serves their console and how they are asked to stop.
     fn guest(&self) -> Guest {
@@ -106,7 +118,7 @@ impl Dirs {
 }
 
 pub fn all() -> &'static [&'static dyn LibvirtRuntime] {
-    &[&qemu_kvm::QemuKvm, &lxc::Lxc]
+    &[&qemu_kvm::QemuKvm, &lxc::Lxc, &cloud_hypervisor::CloudHypervisor]
 }
 
 pub fn by_name(name: &str) -> Option<&'static dyn LibvirtRuntime> {

@@ -6,28 +6,13 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use super::{DaemonCommand, Dirs, LibvirtRuntime, find_daemon, find_driver};
+use super::{DaemonCommand, Dirs, LibvirtRuntime, find_daemon, settings};
 
 /// Daemons in order of preference: program, socket name.
 const DAEMONS: [(&str, &str); 2] = [("virtqemud", "virtqemud-sock"), ("libvirtd", "libvirt-sock")];
 const DRIVER: &str = "libvirt_driver_qemu.so";
-
-/// One machine, one client and few threads. The anonymous limit may not exceed the client limit.
-const DAEMON_CONF: &str = r#"max_clients = 8
-max_anonymous_clients = 8
-min_workers = 1
-max_workers = 3
-prio_workers = 1
-max_client_requests = 5
-admin_min_workers = 1
-admin_max_workers = 1
-admin_max_clients = 1
-log_level = 3
-log_outputs = "3:stderr"
-auth_unix_rw = "none"
-"#;
 
 /// The session driver neither changes owners nor enters namespaces; saying so keeps it true if defaults move. There is
 /// no virtlogd: QEMU writes its log file itself.
@@ -49,6 +34,11 @@ const HUGE_PAGES: &str = "/dev/hugepages";
 const PRIVATE: &str = "/var/run/kubevirt-private";
 const TPM_STATE: [(&str, &str); 2] = [("swtpm", "libvirt/qemu/swtpm"), ("swtpm-localca", "var/lib/swtpm-localca")];
 
+/// A machine without disks: its firmware runs, and that is all.
+const SELFTEST: &str = "<domain type='qemu'><name>selftest</name><memory unit='MiB'>32</memory><vcpu>1</vcpu>\
+    <os><type>hvm</type></os><features><acpi/></features><devices><controller type='usb' model='none'/>\
+    <memballoon model='none'/></devices></domain>";
+
 pub struct QemuKvm;
 
 impl LibvirtRuntime for QemuKvm {
@@ -63,8 +53,7 @@ impl LibvirtRuntime for QemuKvm {
         let config = dirs.config().join("libvirt");
         fs::create_dir_all(&config)?;
         fs::write(config.join("qemu.conf"), format!("{QEMU_CONF}{}", huge_pages(Path::new(HUGE_PAGES))))?;
-        fs::write(daemon_conf(dirs), format!("unix_sock_dir = \"{}\"\n{DAEMON_CONF}", dirs.base().display()))?;
-        link_driver(dirs)?;
+        settings::write(dirs, DRIVER)?;
         link_tpm_state(dirs, Path::new(PRIVATE))?;
         if let Some(from) = capabilities {
             seed(from, &self.capabilities_cache(dirs))?;
@@ -79,28 +68,7 @@ impl LibvirtRuntime for QemuKvm {
     fn daemon(&self, dirs: &Dirs) -> io::Result<DaemonCommand> {
         let (program, socket) = find_daemon(&DAEMONS)
             .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "neither virtqemud nor libvirtd is installed"))?;
-        let mut command = Command::new(program);
-        command
-            .arg("--config")
-            .arg(daemon_conf(dirs))
-            .arg("--pid-file")
-            .arg(dirs.base().join("daemon.pid"))
-            .current_dir("/")
-            .stdin(Stdio::null())
-            .env_clear()
-            .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
-            .env("LC_ALL", "C")
-            .env("HOME", dirs.base())
-            .env("XDG_RUNTIME_DIR", dirs.runtime())
-            .env("XDG_CACHE_HOME", dirs.cache())
-            .env("XDG_CONFIG_HOME", dirs.config())
-            .env("XDG_DATA_HOME", dirs.data())
-            // One heap for all threads: the daemon mostly waits, and each arena would keep pages of its own.
-            .env("MALLOC_ARENA_MAX", "1")
-            .env("MALLOC_TRIM_THRESHOLD_", "65536");
-        if dirs.drivers().join(DRIVER).exists() {
-            command.env("LIBVIRT_DRIVER_DIR", dirs.drivers());
-        }
+        let command = settings::session_command(&program, dirs, DRIVER);
         Ok(DaemonCommand { command, socket: dirs.base().join(socket) })
     }
 
@@ -132,6 +100,10 @@ impl LibvirtRuntime for QemuKvm {
     fn virt_types(&self) -> &'static [&'static str] {
         &["kvm", "qemu"]
     }
+
+    fn selftest_domain(&self, _dirs: &Dirs) -> io::Result<String> {
+        Ok(SELFTEST.to_owned())
+    }
 }
 
 /// The session driver does not look for huge pages by itself, and does not start where told of some that are not there.
@@ -139,23 +111,6 @@ fn huge_pages(path: &Path) -> String {
     let mounted =
         nix::sys::statfs::statfs(path).is_ok_and(|stat| stat.filesystem_type() == nix::sys::statfs::HUGETLBFS_MAGIC);
     if mounted { format!("hugetlbfs_mount = \"{}\"\n", path.display()) } else { String::new() }
-}
-
-fn daemon_conf(dirs: &Dirs) -> PathBuf {
-    dirs.config().join("daemon.conf")
-}
-
-/// The monolithic daemon loads every driver it finds; networks, storage pools, node devices and containers cost memory
-/// and start-up time that no machine here uses.
-fn link_driver(dirs: &Dirs) -> io::Result<()> {
-    let link = dirs.drivers().join(DRIVER);
-    let Some(driver) = find_driver(DRIVER) else {
-        return Ok(());
-    };
-    match symlink(driver, link) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => Ok(()),
-    }
 }
 
 fn link_tpm_state(dirs: &Dirs, private: &Path) -> io::Result<()> {

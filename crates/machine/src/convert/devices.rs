@@ -2,16 +2,14 @@
 
 use ferrovirt_api::names;
 
-use super::{Conversion, arch, disks, volumes};
+use super::{Conversion, arch, disks, filesystems, volumes};
 use crate::spec::{
-    Arch, Balloon, Channel, Controller, Devices, Filesystem, Graphics, HostMetrics, Input, Rng, SerialConsole, Sound,
-    Tpm, Video, Vsock, Watchdog,
+    Arch, Balloon, Channel, Controller, Devices, Graphics, HostMetrics, Input, Rng, SerialConsole, Sound, Tpm, Video,
+    Vsock, Watchdog,
 };
 
 const GUEST_AGENT_CHANNEL: &str = "org.qemu.guest_agent.0";
 const METRICS_CHANNEL: &str = "org.github.vhostmd.1";
-/// Where virtiofs daemons listen.
-const VIRTIOFS_SOCKETS: &str = "/var/run/kubevirt/virtiofs-containers";
 const USB_REDIRECTIONS: u32 = 4;
 const VIDEO_MEMORY_KIB: u32 = 16384;
 
@@ -43,15 +41,7 @@ pub(super) fn convert(c: &mut Conversion<'_>) -> Devices {
             Some(_) => (0..USB_REDIRECTIONS).map(|index| socket(c, &format!("virt-usbredir-{index}"))).collect(),
             None => Vec::new(),
         },
-        filesystems: source
-            .filesystems
-            .iter()
-            .filter(|filesystem| filesystem.virtiofs.is_some())
-            .map(|filesystem| Filesystem {
-                tag: filesystem.name.clone(),
-                socket: format!("{VIRTIOFS_SOCKETS}/{}.sock", filesystem.name),
-            })
-            .collect(),
+        filesystems: filesystems::convert(c),
         sound: sound(c),
         tpm: tpm(c),
         vsock: vmi.status.vsockcid.map(|cid| Vsock { model: "virtio-non-transitional".into(), cid }),

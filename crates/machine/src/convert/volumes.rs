@@ -179,7 +179,7 @@ pub(super) fn metrics_disk(layout: &Layout) -> String {
     format!("{}/downwardapi-disks/vhostmd0", layout.private)
 }
 
-fn content_paths(private: &str, kind: &str, name: &str) -> (String, String) {
+pub(super) fn content_paths(private: &str, kind: &str, name: &str) -> (String, String) {
     (format!("{private}/{kind}/{name}"), format!("{private}/{kind}-disks/{name}.iso"))
 }
 

@@ -253,4 +253,10 @@ pub struct Filesystem {
     pub tag: String,
     /// Socket of the virtiofs daemon, which runs outside.
     pub socket: String,
+    /// The directory that the daemon serves; empty if somebody else runs it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub dir: String,
+    /// Show files of the daemon's own user as root's.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub as_root: bool,
 }

@@ -1,6 +1,8 @@
 //! A machine in the language of libvirt's `ch` driver: a kernel (or firmware in its place), virtio disks from files, taps, a
 //! serial port. There is nothing else it takes; what has no device here was a gap in the feature table, or means nothing.
 
+use ferrovirt_api::fnv::fnv1a;
+
 use super::{
     devices::alias,
     element::{Element, element},
@@ -16,16 +18,31 @@ const FIRMWARE: &str = "/usr/share/cloud-hypervisor/CLOUDHV.fd";
 /// The domain as text, without a final newline.
 pub(crate) fn domain_xml(spec: &MachineSpec) -> String {
     let mut domain = element("domain").attr("type", "kvm");
-    domain.push(element("name").text(&spec.name));
+    domain.push(element("name").text(name(&spec.name)));
     domain.push(element("memory").attr("unit", "b").text(spec.memory.bytes));
     domain.push(element("vcpu").attr("placement", "static").text(spec.cpu.vcpus));
     domain.push(os(spec));
     let mut devices = element("devices").child(element("emulator").text(EMULATOR));
-    devices.push_all(spec.devices.disks.iter().enumerate().map(|(index, source)| disk(index, source)));
+    // An empty CD drive is nothing here: there are no drives.
+    let disks = spec.devices.disks.iter().filter(|disk| !matches!(disk.source, DiskSource::Empty {}));
+    devices.push_all(disks.enumerate().map(|(index, source)| disk(index, source)));
     devices.push_all(spec.devices.interfaces.iter().filter_map(interface));
     devices.push_all(spec.devices.serial.as_ref().map(serial));
     domain.push(devices);
     domain.to_string()
+}
+
+/// The driver puts the name into the path of a socket, which may have 107 characters in all: a longer one would be defined and
+/// never start. Names are cut, and told apart by a number made of the whole.
+fn name(name: &str) -> String {
+    const LONGEST: usize = 64;
+    if name.len() <= LONGEST {
+        return name.to_owned();
+    }
+    let hash = fnv1a(name.bytes());
+    let kept = LONGEST - 17;
+    let start: String = name.char_indices().take_while(|(at, c)| at + c.len_utf8() <= kept).map(|(_, c)| c).collect();
+    format!("{start}-{hash:016x}")
 }
 
 fn os(spec: &MachineSpec) -> Element {
@@ -80,4 +97,20 @@ fn serial(serial: &SerialConsole) -> Element {
         .attr("type", "unix")
         .child(element("source").attr("mode", "bind").attr("path", &serial.socket))
         .child(element("target").attr("port", 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::name;
+
+    #[test]
+    fn long_names_are_cut_and_stay_different() {
+        let long = format!("{}_{}", "n".repeat(63), "v".repeat(62));
+        let (a, b) = (name(&format!("{long}a")), name(&format!("{long}b")));
+        assert_eq!((a.len(), b.len()), (64, 64));
+        assert_ne!(a, b);
+        assert_eq!(a, name(&format!("{long}a")));
+        assert_eq!(name("default_vm"), "default_vm");
+        assert!(name(&"ü".repeat(60)).len() <= 64);
+    }
 }

@@ -56,7 +56,8 @@ fn libvirt_accepts_random_machines() {
     assert_eq!(defined, cases);
 }
 
-/// There is no `ch` driver here to ask. The schema is the same for all drivers, and QEMU's reads what they have in common.
+/// Debian has no `ch` driver to ask; the schema is the same for all drivers, and QEMU's reads what they have in common. Whoever
+/// has one (scripts/selftest-debian13.sh) finds the domains in the directory of `FERROVIRT_CH_DOMAINS`.
 #[test]
 fn cloud_hypervisor_domains_fit_the_schema() {
     let driver = hypervisor::hypervisor("cloud-hypervisor").unwrap();
@@ -65,11 +66,15 @@ fn cloud_hypervisor_domains_fit_the_schema() {
     let context = context("amd64", true);
     let mut runner = TestRunner::deterministic();
     let mut commands = String::new();
-    for index in 0..CASES / 3 {
+    for index in 0..CASES {
         let mut object: Value = instance("[A-Za-z0-9]{1,12}").new_tree(&mut runner).unwrap().current();
         object["metadata"]["name"] = format!("vm{index}").into();
         readonly_sata_is_refused_by_us(&mut object);
-        let mut tree = parse(&driver.domain_xml(&machine(&object, &context))).unwrap();
+        let xml = driver.domain_xml(&machine(&object, &context));
+        if let Some(kept) = std::env::var_os("FERROVIRT_CH_DOMAINS") {
+            fs::write(Path::new(&kept).join(format!("{index}.xml")), &xml).unwrap();
+        }
+        let mut tree = parse(&xml).unwrap();
         tree.take_attribute("type");
         let devices = tree.elements_mut().iter_mut().find(|element| element.name() == "devices").unwrap();
         devices.elements_mut().retain(|device| device.name() != "emulator");
@@ -82,7 +87,7 @@ fn cloud_hypervisor_domains_fit_the_schema() {
     commands += "list --all --name\n";
     let (defined, complaints) = virsh(directory.path(), &commands);
     assert_eq!(complaints, "", "first of them in {}", keep(&complaints, directory));
-    assert_eq!(defined, CASES / 3);
+    assert_eq!(defined, CASES);
 }
 
 fn readonly_sata_is_refused_by_us(object: &mut Value) {

@@ -135,3 +135,46 @@ fn architectures_have_their_own_defaults() {
         assert_eq!(machine.cpu.mode, mode);
     }
 }
+
+/// Cells of the guest as `vCPUs@node memory`, on a node of two cells with two cores of two threads each.
+#[test]
+fn cells_of_the_guest_follow_the_cpus_that_it_was_given() {
+    let cpu = |id: u32| json!({"id": id, "siblings": [id & !1, id | 1]});
+    let cell = |id: u32, first: u32| {
+        json!({"id": id, "cpus": (first..first + 4).map(cpu).collect::<Vec<_>>(),
+               "distances": [{"id": 0, "value": 10 + 11 * id}, {"id": 1, "value": 21 - 11 * id}]})
+    };
+    let given = |cpus: &[u32], cores: u32, threads: u32, memory: &str| {
+        let spec = json!({"domain": {
+            "cpu": {"cores": cores, "threads": threads, "dedicatedCpuPlacement": true,
+                    "numa": {"guestMappingPassthrough": {}}},
+            "memory": {"guest": memory, "hugepages": {"pageSize": "2Mi"}},
+            "devices": {"autoattachPodInterface": false},
+        }});
+        let context = json!({"hypervisorDeviceAvailable": true, "cpuSet": cpus,
+                             "topology": {"numaCells": [cell(0, 0), cell(1, 4)]}});
+        match convert(spec, context) {
+            Ok(machine) => {
+                let shown = machine.cpu.numa.iter().map(|cell| {
+                    let distances: Vec<String> =
+                        cell.distances.iter().map(|(other, value)| format!("{other}:{value}")).collect();
+                    format!("{}@{} {}Mi {}", cell.cpus, cell.host_node.unwrap(), cell.bytes >> 20, distances.join(","))
+                });
+                shown.collect::<Vec<_>>().join("; ")
+            }
+            Err(errors) => errors.iter().map(|error| error.field.clone()).collect::<Vec<_>>().join("; "),
+        }
+    };
+    for (cpus, cores, threads, memory, expected) in [
+        (&[4, 5][..], 2, 1, "64Mi", "0,1@1 64Mi 0:10"),
+        (&[0, 1, 4, 5][..], 2, 2, "64Mi", "0,1@0 32Mi 0:10,1:21; 2,3@1 32Mi 0:21,1:10"),
+        // The first cell has the page that is left over.
+        (&[2, 6][..], 2, 1, "66Mi", "0@0 34Mi 0:10,1:21; 1@1 32Mi 0:21,1:10"),
+        // A core of two threads on two cells.
+        (&[2, 6][..], 1, 2, "64Mi", "spec.domain.cpu"),
+        (&[0, 4][..], 2, 1, "2Mi", "spec.domain.memory.guest"),
+        (&[0, 1][..], 2, 1, "63Mi", "spec.domain.memory.guest"),
+    ] {
+        assert_eq!(given(cpus, cores, threads, memory), expected, "{cpus:?}");
+    }
+}
