@@ -4,7 +4,7 @@
 //! business of the caller, who says with [`Meta`] what to keep parsed beside them.
 //!
 //! ```text
-//!   commit ──queue──> writer thread ──> log (one fdatasync a batch) ──> tables ──> watchers, answers
+//!   commit ──(queue, thread)──> writer ──> log (one fdatasync a batch) ──> tables ──> watchers, answers
 //!                                                                         ^
 //!   get, list, watch ─────────────────────────────────────────────────────┘   never wait for the disk
 //! ```

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -15,18 +15,18 @@ use crate::log::{Log, Tail, create_segment};
 use crate::model::{CommitError, Entry, Gone, Key, List, Meta, Options, Report, Stats, Write};
 use crate::recover::{OpenError, Recovered, scan};
 use crate::table::{Objects, Tables, Watcher};
-use crate::writer::{Counters, Request, Requests, Writer};
+use crate::writer::{Counters, Desk, Request, Writer};
 
 /// See the crate's documentation. Clones share one store.
 pub struct Store<M> {
     tables: Arc<Tables<M>>,
     counters: Arc<Counters>,
-    requests: Requests<M>,
+    desk: Desk<M>,
 }
 
 impl<M> Clone for Store<M> {
     fn clone(&self) -> Self {
-        Self { tables: self.tables.clone(), counters: self.counters.clone(), requests: self.requests.clone() }
+        Self { tables: self.tables.clone(), counters: self.counters.clone(), desk: self.desk.clone() }
     }
 }
 
@@ -64,8 +64,7 @@ impl<M: Meta> Store<M> {
         let counters = Arc::new(Counters::default());
         counters.log_bytes.store(log.total(), Relaxed);
         counters.live_bytes.store(loaded.live_bytes, Relaxed);
-        let (requests, receiver) = mpsc::channel();
-        let writer = Writer {
+        let desk = Desk::open(Writer {
             files: files.clone(),
             log,
             tables: tables.clone(),
@@ -77,9 +76,9 @@ impl<M: Meta> Store<M> {
             compaction: None,
             rotate_from: 0,
             compact_from: 0,
-        };
-        let thread = std::thread::Builder::new().name("store-writer".into());
-        thread.spawn(move || writer.run(&receiver)).map_err(io)?;
+            untrimmed: 0,
+        })
+        .map_err(io)?;
         let report = Report {
             objects: loaded.count,
             bytes: loaded.bytes,
@@ -88,7 +87,7 @@ impl<M: Meta> Store<M> {
             migrated: None,
             revision: high,
         };
-        Ok((Self { tables, counters, requests }, report))
+        Ok((Self { tables, counters, desk }, report))
     }
 
     /// Dropping the future does not take back the write.
@@ -101,9 +100,7 @@ impl<M: Meta> Store<M> {
         if writes.is_empty() {
             return Ok(Vec::new());
         }
-        let (answer, answered) = oneshot::channel();
-        self.requests.send(Request::Commit { writes, answer }).map_err(|_| CommitError::Closed)?;
-        answered.await.unwrap_or(Err(CommitError::Closed))
+        self.desk.commit(writes).await
     }
 
     pub fn get(&self, resource: &str, key: &Key) -> Option<Arc<Entry<M>>> {
@@ -141,7 +138,7 @@ impl<M: Meta> Store<M> {
     /// Writes everything out and stops writing; commits fail from now on, reads go on. The directory can be opened again.
     pub async fn close(&self) {
         let (answer, answered) = oneshot::channel();
-        if self.requests.send(Request::Close { answer }).is_ok() {
+        if self.desk.send(Request::Close { answer }).is_ok() {
             // An error means that another call was first and the writer is gone.
             let _ = answered.await;
         }
@@ -161,7 +158,7 @@ impl<M: Meta> Store<M> {
     /// Everything at one moment, and the newest revision then.
     pub(crate) async fn everything(&self) -> Option<(Everything<M>, u64)> {
         let (answer, answered) = oneshot::channel();
-        self.requests.send(Request::State { answer }).ok()?;
+        self.desk.send(Request::State { answer }).ok()?;
         answered.await.ok()
     }
 }

@@ -4,10 +4,10 @@
 //! writer never waits for one. Events fall off the old end; a watcher that stood there gets [`Gone`].
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-
-use tokio::sync::watch;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::task::{Context, Poll, Waker};
 
 use crate::compact::Everything;
 use crate::model::{Entry, Event, EventKind, Gone, Key, List};
@@ -33,8 +33,14 @@ pub(crate) struct Tables<M> {
 
 pub(crate) struct Table<M> {
     state: RwLock<State<M>>,
-    /// The number of the next event. Watchers sleep on it.
-    head: watch::Sender<u64>,
+    sleepers: Mutex<Sleepers>,
+}
+
+/// Whom to wake when there are events. A watcher says once who polls it, and nothing more until somebody else does.
+#[derive(Default)]
+struct Sleepers {
+    beds: Vec<Option<Waker>>,
+    free: Vec<usize>,
 }
 
 struct State<M> {
@@ -192,8 +198,8 @@ impl<M> Tables<M> {
         namespace: Option<Arc<str>>,
     ) -> Watcher<M> {
         self.watchers.fetch_add(1, SeqCst);
-        let wake = table.head.subscribe();
-        Watcher { tables: self.clone(), table, wake, next, seen, namespace }
+        let bed = table.sleepers().take();
+        Watcher { tables: self.clone(), table, bed, waker: None, next, seen, namespace }
     }
 
     fn table(&self, resource: &str) -> Option<Arc<Table<M>>> {
@@ -213,12 +219,15 @@ impl<M> Tables<M> {
 impl<M> Table<M> {
     fn new(start: u64, objects: Objects<M>) -> Self {
         let state = State { objects, events: VecDeque::new(), first: 0, bytes: 0, floor: start, newest: start };
-        Self { state: RwLock::new(state), head: watch::Sender::new(0) }
+        Self { state: RwLock::new(state), sleepers: Mutex::default() }
     }
 
     pub(crate) fn wake(&self) {
-        let end = self.read().end();
-        self.head.send_replace(end);
+        self.sleepers().beds.iter().flatten().for_each(Waker::wake_by_ref);
+    }
+
+    fn sleepers(&self) -> MutexGuard<'_, Sleepers> {
+        self.sleepers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn read(&self) -> RwLockReadGuard<'_, State<M>> {
@@ -227,6 +236,21 @@ impl<M> Table<M> {
 
     fn write(&self) -> RwLockWriteGuard<'_, State<M>> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sleepers {
+    fn take(&mut self) -> usize {
+        self.free.pop().unwrap_or_else(|| {
+            self.beds.push(None);
+            self.beds.len() - 1
+        })
+    }
+
+    /// To be dropped without the lock: the last to let go of a task drops what that owns, watchers included.
+    fn leave(&mut self, bed: usize) -> Option<Waker> {
+        self.free.push(bed);
+        self.beds[bed].take()
     }
 }
 
@@ -265,7 +289,9 @@ impl<M> State<M> {
 pub struct Watcher<M> {
     tables: Arc<Tables<M>>,
     table: Arc<Table<M>>,
-    wake: watch::Receiver<u64>,
+    /// Its place among those to be woken, and who is woken there.
+    bed: usize,
+    waker: Option<Waker>,
     next: u64,
     seen: u64,
     namespace: Option<Arc<str>>,
@@ -280,17 +306,23 @@ impl<M> Watcher<M> {
     }
 
     pub async fn next(&mut self) -> Result<Arc<Event<M>>, Gone> {
-        loop {
-            // Marked as seen before looking, so that an event between looking and sleeping wakes at once.
-            self.wake.mark_unchanged();
-            if let Some(event) = self.try_next()? {
-                return Ok(event);
-            }
-            if self.wake.changed().await.is_err() {
-                // The table, held here, owns the sender: this does not happen. Never resolving is the honest answer.
-                std::future::pending::<()>().await;
-            }
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// As [`Watcher::next`]. Once this was pending, whoever polled it is woken at every event until somebody else polls it.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Arc<Event<M>>, Gone>> {
+        if let Some(event) = self.try_next().transpose() {
+            return Poll::Ready(event);
         }
+        if self.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            return Poll::Pending;
+        }
+        let waker = context.waker().clone();
+        self.waker = Some(waker.clone());
+        let before = self.table.sleepers().beds[self.bed].replace(waker);
+        drop(before);
+        // An event in between woke who polled before, if anybody.
+        self.try_next().transpose().map_or(Poll::Pending, Poll::Ready)
     }
 
     pub fn try_next(&mut self) -> Result<Option<Arc<Event<M>>>, Gone> {
@@ -322,6 +354,8 @@ impl<M> Watcher<M> {
 
 impl<M> Drop for Watcher<M> {
     fn drop(&mut self) {
+        let waker = self.table.sleepers().leave(self.bed);
+        drop(waker);
         self.tables.watchers.fetch_sub(1, SeqCst);
     }
 }

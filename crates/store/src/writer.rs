@@ -1,10 +1,17 @@
 //! The one writer: takes everything queued, checks it in order, appends it, syncs once, then lets it be seen.
+//!
+//! ```text
+//!   nobody else writes:   commit ──────────────> Writer     on the thread of the caller, who would only wait
+//!   others write, too:    commit ──queue──> thread ──> Writer     one sync for all that came during the last one
+//! ```
+//!
+//! A thread that is woken costs a lone write more than all its own work, and on a virtual machine now and then milliseconds.
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
@@ -12,6 +19,7 @@ use tokio::sync::oneshot;
 use crate::compact::{Everything, compact, put};
 use crate::files::Files;
 use crate::frame::{Encoder, MAX_BODY, Op, OpKind};
+use crate::heap;
 use crate::log::Log;
 use crate::model::{Change, CommitError, Durability, Entry, Event, EventKind, Expect, Key, Options, Write};
 use crate::table::{Applied, Tables};
@@ -21,6 +29,10 @@ const MAX_BATCH: usize = 4096;
 const MAX_BATCH_BYTES: u64 = 8 << 20;
 /// How often a running compaction is looked after when nothing else happens.
 const COMPACTION_POLL: Duration = Duration::from_millis(50);
+
+/// After so many requests, and then a pause that long, memory is given back.
+const TRIM_AFTER: usize = 1000;
+const TRIM_PAUSE: Duration = Duration::from_secs(1);
 
 /// Who waits for a commit.
 pub(crate) type Asker<M> = oneshot::Sender<Answer<M>>;
@@ -35,9 +47,33 @@ pub(crate) enum Request<M> {
     State {
         answer: oneshot::Sender<(Everything<M>, u64)>,
     },
+    /// Look after the log.
+    Tidy,
     Close {
         answer: oneshot::Sender<()>,
     },
+}
+
+/// The way to the writer. Clones share it.
+pub(crate) struct Desk<M> {
+    /// None once the store is closed.
+    writer: Arc<Mutex<Option<Writer<M>>>>,
+    queue: mpsc::Sender<Request<M>>,
+    load: Arc<Load>,
+}
+
+impl<M> Clone for Desk<M> {
+    fn clone(&self) -> Self {
+        Self { writer: self.writer.clone(), queue: self.queue.clone(), load: self.load.clone() }
+    }
+}
+
+#[derive(Default)]
+struct Load {
+    /// Commits in the queue, or taken from it and not answered.
+    waiting: AtomicUsize,
+    /// Commits came together last time, and will again.
+    crowded: AtomicBool,
 }
 
 #[derive(Default)]
@@ -64,6 +100,8 @@ pub(crate) struct Writer<M> {
     /// After a failure: not again before the log is this long.
     pub rotate_from: u64,
     pub compact_from: u64,
+    /// Requests since memory was given back.
+    pub untrimmed: usize,
 }
 
 pub(crate) struct Compaction {
@@ -98,74 +136,176 @@ enum Outcome<M> {
     TooLarge,
 }
 
+impl<M: Send + Sync + 'static> Desk<M> {
+    /// Starts the thread.
+    pub(crate) fn open(writer: Writer<M>) -> io::Result<Self> {
+        let (queue, requests) = channel();
+        let writer = Arc::new(Mutex::new(Some(writer)));
+        let desk = Self { writer: writer.clone(), queue, load: Arc::default() };
+        let load = desk.load.clone();
+        std::thread::Builder::new().name("store-writer".into()).spawn(move || run(&writer, &load, &requests))?;
+        Ok(desk)
+    }
+
+    /// Dropping the future does not take back the writes.
+    pub(crate) async fn commit(&self, writes: Vec<Write<M>>) -> Answer<M> {
+        let (answer, mut answered) = oneshot::channel();
+        if let Err((writes, answer)) = self.at_once(writes, answer) {
+            self.load.waiting.fetch_add(1, SeqCst);
+            // Whoever reads the queue counts back. If nobody does, nothing is written any more.
+            self.send(Request::Commit { writes, answer }).map_err(|_| CommitError::Closed)?;
+        } else if let Ok(answer) = answered.try_recv() {
+            return answer;
+        }
+        answered.await.unwrap_or(Err(CommitError::Closed))
+    }
+
+    pub(crate) fn send(&self, request: Request<M>) -> Result<(), mpsc::SendError<Request<M>>> {
+        self.queue.send(request)
+    }
+
+    /// Commits on this thread, if nobody else wants to. It waits for the disk then: in an async program one of several threads
+    /// does, as the queue's would.
+    fn at_once(&self, writes: Vec<Write<M>>, answer: Asker<M>) -> Result<(), (Vec<Write<M>>, Asker<M>)> {
+        // What need not be synced at once is synced later, by the thread.
+        let synced = writes.iter().any(|write| write.durability == Durability::Synced);
+        if !synced || self.load.crowded.load(SeqCst) || self.load.waiting.load(SeqCst) > 0 {
+            return Err((writes, answer));
+        }
+        let Ok(mut guard) = self.writer.try_lock() else {
+            return Err((writes, answer));
+        };
+        let Some(writer) = guard.as_mut() else {
+            return Err((writes, answer));
+        };
+        let mut batch = Batch::new();
+        batch.add(&writer.tables, &mut writer.revision, writes, answer);
+        writer.commit(batch);
+        let tidy = writer.wants_tidying();
+        drop(guard);
+        if tidy {
+            // Nobody to tidy up means nothing to tidy.
+            let _ = self.send(Request::Tidy);
+        }
+        Ok(())
+    }
+}
+
+/// The writer's thread.
+fn run<M: Send + Sync + 'static>(desk: &Mutex<Option<Writer<M>>>, load: &Load, requests: &Receiver<Request<M>>) {
+    let answer = serve(desk, load, requests);
+    // A panic on another thread may have left the log half written. Only opening it again tells.
+    let writer = desk.lock().ok().and_then(|mut guard| guard.take());
+    if let Some(mut writer) = writer
+        && let Err(error) = writer.finish()
+    {
+        // The files are let go at the end of this block, and with them the lock, before the answer.
+        tracing::warn!(error = &error as &dyn std::error::Error, "the store did not end cleanly");
+    }
+    if let Some(answer) = answer {
+        let _ = answer.send(());
+    }
+}
+
+/// Returns whom to tell about the end, if anybody asked for it.
+fn serve<M: Send + Sync + 'static>(
+    desk: &Mutex<Option<Writer<M>>>,
+    load: &Load,
+    requests: &Receiver<Request<M>>,
+) -> Option<oneshot::Sender<()>> {
+    let mut relaxed_since: Option<Instant> = None;
+    let mut pauses = Pauses::default();
+    loop {
+        let request = match pauses.shortest() {
+            None => requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(timeout) => requests.recv_timeout(timeout),
+        };
+        let mut next = match request {
+            Ok(request) => Some(request),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => return None,
+        };
+        let mut guard: MutexGuard<'_, Option<Writer<M>>> = desk.lock().ok()?;
+        let writer = guard.as_mut()?;
+        if next.is_none() && pauses.is_only_trim() && pauses.untrimmed == writer.untrimmed {
+            writer.untrimmed = 0;
+            heap::trim();
+        }
+        let mut batch = Batch::new();
+        let mut closing = None;
+        let mut wants_state = Vec::new();
+        while let Some(request) = next.take() {
+            match request {
+                Request::Commit { writes, answer } => {
+                    batch.add(&writer.tables, &mut writer.revision, writes, answer);
+                }
+                Request::State { answer } => wants_state.push(answer),
+                Request::Tidy => {}
+                Request::Close { answer } => {
+                    closing = Some(answer);
+                    break;
+                }
+            }
+            if batch.answers.len() < MAX_BATCH && batch.bytes < MAX_BATCH_BYTES {
+                next = requests.try_recv().ok();
+            }
+        }
+        let commits = batch.answers.len();
+        if commits > 0 {
+            load.crowded.store(commits > 1, SeqCst);
+            writer.commit(batch);
+            load.waiting.fetch_sub(commits, SeqCst);
+        }
+        for answer in wants_state {
+            let _ = answer.send((writer.tables.everything(), writer.revision));
+        }
+        if relaxed_since.is_some_and(|since| since.elapsed() >= writer.options.relaxed_sync) {
+            relaxed_since = None;
+            if let Err(error) = writer.log.sync() {
+                tracing::warn!(error = &error as &dyn std::error::Error, "cannot sync the log");
+            }
+        }
+        match writer.log.is_unsynced() {
+            true => relaxed_since = relaxed_since.or_else(|| Some(Instant::now())),
+            false => relaxed_since = None,
+        }
+        writer.keep_house();
+        if closing.is_some() {
+            return closing;
+        }
+        pauses = Pauses {
+            sync: relaxed_since.map(|since| writer.options.relaxed_sync.saturating_sub(since.elapsed())),
+            poll: writer.compaction.is_some().then_some(COMPACTION_POLL),
+            trim: (writer.untrimmed >= TRIM_AFTER).then_some(TRIM_PAUSE),
+            untrimmed: writer.untrimmed,
+        };
+    }
+}
+
+/// What is due when no request comes.
+#[derive(Default)]
+struct Pauses {
+    sync: Option<Duration>,
+    poll: Option<Duration>,
+    trim: Option<Duration>,
+    /// Requests when the pause began: some are served without the thread.
+    untrimmed: usize,
+}
+
+impl Pauses {
+    fn shortest(&self) -> Option<Duration> {
+        [self.sync, self.poll, self.trim].into_iter().flatten().min()
+    }
+
+    /// Else the pause may have been shorter.
+    fn is_only_trim(&self) -> bool {
+        self.trim.is_some() && self.sync.is_none() && self.poll.is_none()
+    }
+}
+
 impl<M: Send + Sync + 'static> Writer<M> {
-    pub(crate) fn run(mut self, requests: &Receiver<Request<M>>) {
-        let answer = self.serve(requests);
-        if let Err(error) = self.finish() {
-            tracing::warn!(error = &error as &dyn std::error::Error, "the store did not end cleanly");
-        }
-        // The files are let go, and with them the lock, before the answer.
-        drop(self);
-        if let Some(answer) = answer {
-            let _ = answer.send(());
-        }
-    }
-
-    /// Returns whom to tell about the end, if anybody asked for it.
-    fn serve(&mut self, requests: &Receiver<Request<M>>) -> Option<oneshot::Sender<()>> {
-        let mut relaxed_since: Option<Instant> = None;
-        loop {
-            let until_sync = relaxed_since.map(|since| self.options.relaxed_sync.saturating_sub(since.elapsed()));
-            let until_poll = self.compaction.is_some().then_some(COMPACTION_POLL);
-            let request = match until_sync.into_iter().chain(until_poll).min() {
-                None => requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(timeout) => requests.recv_timeout(timeout),
-            };
-            let mut batch = Batch::new();
-            let mut next = match request {
-                Ok(request) => Some(request),
-                Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => return None,
-            };
-            let mut closing = None;
-            let mut wants_state = Vec::new();
-            while let Some(request) = next.take() {
-                match request {
-                    Request::Commit { writes, answer } => batch.add(&self.tables, &mut self.revision, writes, answer),
-                    Request::State { answer } => wants_state.push(answer),
-                    Request::Close { answer } => {
-                        closing = Some(answer);
-                        break;
-                    }
-                }
-                if batch.answers.len() < MAX_BATCH && batch.bytes < MAX_BATCH_BYTES {
-                    next = requests.try_recv().ok();
-                }
-            }
-            if !batch.answers.is_empty() {
-                self.commit(batch);
-            }
-            for answer in wants_state {
-                let _ = answer.send((self.tables.everything(), self.revision));
-            }
-            if relaxed_since.is_some_and(|since| since.elapsed() >= self.options.relaxed_sync) {
-                relaxed_since = None;
-                if let Err(error) = self.log.sync() {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "cannot sync the log");
-                }
-            }
-            match self.log.is_unsynced() {
-                true => relaxed_since = relaxed_since.or_else(|| Some(Instant::now())),
-                false => relaxed_since = None,
-            }
-            self.keep_house();
-            if closing.is_some() {
-                return closing;
-            }
-        }
-    }
-
     fn commit(&mut self, batch: Batch<M>) {
+        self.untrimmed += batch.answers.len();
         match self.append(&batch) {
             Ok(()) => {
                 for change in &batch.changes {
@@ -246,17 +386,29 @@ impl<M: Send + Sync + 'static> Writer<M> {
                 }
             }
         }
-        if self.log.len() >= self.options.segment_bytes.max(self.rotate_from) && !self.log_rotated() {
+        if self.wants_rotation() && !self.log_rotated() {
             self.rotate_from = self.log.len() + self.options.segment_bytes / 4;
         }
-        let dead = self.log.total().saturating_sub(self.live_bytes);
-        if self.compaction.is_none()
-            && dead > self.live_bytes.max(self.options.compact_min_bytes)
-            && self.log.total() >= self.compact_from
-        {
+        if self.wants_compaction() {
             self.start_compaction();
         }
         self.count();
+    }
+
+    fn wants_rotation(&self) -> bool {
+        self.log.len() >= self.options.segment_bytes.max(self.rotate_from)
+    }
+
+    fn wants_compaction(&self) -> bool {
+        let dead = self.log.total().saturating_sub(self.live_bytes);
+        self.compaction.is_none()
+            && dead > self.live_bytes.max(self.options.compact_min_bytes)
+            && self.log.total() >= self.compact_from
+    }
+
+    /// Whether the thread has something to do that it does not know of.
+    fn wants_tidying(&self) -> bool {
+        self.wants_rotation() || self.wants_compaction() || self.log.is_unsynced() || self.untrimmed == TRIM_AFTER
     }
 
     fn count(&self) {
@@ -416,5 +568,3 @@ fn op<M>(Applied { resource, event }: &Applied<M>) -> Op<'_> {
 fn same(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| io::Error::new(error.kind(), error.to_string()), io::Error::from_raw_os_error)
 }
-
-pub(crate) type Requests<M> = mpsc::Sender<Request<M>>;

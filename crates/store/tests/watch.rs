@@ -5,6 +5,8 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use common::*;
@@ -207,4 +209,29 @@ fn lists_in_the_middle_of_a_batch() {
         batches.unwrap();
         assert!(reader.join().unwrap() > 0);
     });
+}
+
+#[tokio::test]
+async fn a_watcher_wakes_whoever_polled_it_last() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = Db::open(dir.path(), Options::default()).unwrap();
+    for round in 0..3 {
+        let mut watcher = store.watch("things", None).unwrap();
+        assert!(watcher.poll_next(&mut Context::from_waker(Waker::noop())).is_pending());
+        let (begun, begins) = tokio::sync::oneshot::channel();
+        let task = tokio::spawn(async move {
+            let mut begun = Some(begun);
+            poll_fn(|context| {
+                let polled = watcher.poll_next(context);
+                begun.take().map(|begun| begun.send(()));
+                polled
+            })
+            .await
+        });
+        begins.await.unwrap();
+        store.commit(put(&format!("a/{round}"), "v")).await.unwrap();
+        let seen = tokio::time::timeout(DEADLINE, task).await.unwrap().unwrap().unwrap();
+        assert_eq!(event(&seen), format!("+a/{round}=v"));
+        assert_eq!(store.stats().watchers, 0, "its place is free for the next one");
+    }
 }
