@@ -7,6 +7,7 @@ use ferrovirt_schema::proto::ProtoTable;
 
 use super::autoscaler;
 use super::columns::Columns;
+use super::last_line::LastLine;
 use super::printers;
 use super::resource::{NameRule, ReadDefaults, Resource, Scale, SchemaSource, Special, Version};
 
@@ -340,6 +341,7 @@ fn builtin_version(row: &Row, version: &str, package: &str) -> Version {
             .collect(),
         rules: None,
         read_defaults: ReadDefaults::None,
+        last_line: LastLine::default(),
     }
 }
 

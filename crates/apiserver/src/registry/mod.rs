@@ -6,6 +6,7 @@ mod autoscaler;
 mod builtins;
 mod columns;
 mod custom;
+mod last_line;
 pub mod printers;
 mod resource;
 

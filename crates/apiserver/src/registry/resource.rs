@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ferrovirt_schema::Schema;
 
 use super::Columns;
+use super::last_line::LastLine;
 use crate::crd::{Conversion, Rules};
 use crate::object;
 
@@ -64,6 +65,7 @@ pub struct Version {
     /// CEL rules of custom resources.
     pub rules: Option<Rules>,
     pub read_defaults: ReadDefaults,
+    pub last_line: LastLine,
 }
 
 /// Which stored objects may lack defaults that a reader has to see.

@@ -4,15 +4,15 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ferrovirt_store::{Event, EventKind, Watcher};
-use futures::StreamExt as _;
-use futures::stream;
+use futures::future::BoxFuture;
 use http::{Response, StatusCode};
 use http_body::Frame;
-use http_body_util::{BodyExt as _, StreamBody};
+use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
@@ -73,7 +73,7 @@ pub async fn watch(call: &Call) -> Result<Response<Body>, ApiError> {
     let initial = conversion::entries(&call.server, &call.resource, &call.api_version(), initial).await?;
     let timeout =
         call.query.number::<u64>("timeoutSeconds")?.filter(|t| *t > 0).map_or(DEFAULT_TIMEOUT, Duration::from_secs);
-    let state = State {
+    let events = Events {
         encoder: Encoder::of(call),
         selection,
         watcher,
@@ -83,13 +83,11 @@ pub async fn watch(call: &Call) -> Result<Response<Body>, ApiError> {
         deadline: Box::pin(tokio::time::sleep(timeout)),
         bookmark: Box::pin(tokio::time::sleep(BOOKMARK_PERIOD)),
         stopped: Box::pin(call.stop.clone().cancelled_owned()),
+        converting: None,
+        waker: None,
         ended: false,
     };
-    let stream = stream::unfold(state, |mut state| async move {
-        let frame = state.next().await?;
-        Some((Ok(Frame::data(frame)), state))
-    });
-    Ok(stream_response(call, StreamBody::new(stream.boxed()).boxed_unsync()))
+    Ok(stream_response(call, events.boxed_unsync()))
 }
 
 fn stream_response(call: &Call, stream: Body) -> Response<Body> {
@@ -108,7 +106,9 @@ fn gone_response(call: &Call, asked: u64, oldest: u64) -> Response<Body> {
     stream_response(call, body::full(event))
 }
 
-struct State {
+/// The events of a watch, as a body. Written without `async`: an event is on its way to hundreds of watchers at once, and what
+/// each of them looks at on the way is the time that it takes.
+struct Events {
     encoder: Encoder,
     selection: Selection,
     watcher: Watcher<ObjectMeta>,
@@ -116,96 +116,112 @@ struct State {
     /// After the initial events, a bookmark with this revision says that they were all.
     initial_end: Option<u64>,
     bookmarks: bool,
-    // Kept from event to event: to register each of them anew costs more than to send the event.
     deadline: Pin<Box<Sleep>>,
     bookmark: Pin<Box<Sleep>>,
     stopped: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// An event that a webhook brings into the version of the watch. Those after it wait.
+    converting: Option<BoxFuture<'static, Result<Event<ObjectMeta>, ApiError>>>,
+    /// Whom `deadline`, `bookmark` and `stopped` wake. As long as it is the same, they need not be polled.
+    waker: Option<Waker>,
     ended: bool,
 }
 
-impl State {
+impl http_body::Body for Events {
+    type Data = Bytes;
+    type Error = body::BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, body::BoxError>>> {
+        self.get_mut().poll(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+    }
+}
+
+impl Events {
     /// The next frame, or None at the end of the watch.
-    async fn next(&mut self) -> Option<Bytes> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if self.ended {
-            return None;
+            return Poll::Ready(None);
         }
-        let mut frame = BytesMut::new();
+        self.register(context);
+        let mut lines = self.initial();
+        if lines.len() == 0 && self.deadline.is_elapsed() {
+            self.ended = true;
+            return Poll::Ready(self.bookmarks.then(|| self.encoder.bookmark(self.watcher.progress(), false)));
+        }
+        while lines.len() < BATCH_BYTES && !self.ended {
+            match self.poll_event(context) {
+                Poll::Ready(Ok(event)) => self.add(&mut lines, &event),
+                Poll::Ready(Err(last)) => {
+                    self.ended = true;
+                    lines.put(last);
+                }
+                Poll::Pending => break,
+            }
+        }
+        if lines.len() == 0 && self.bookmarks && self.bookmark.is_elapsed() {
+            self.bookmark.as_mut().reset(Instant::now() + BOOKMARK_PERIOD);
+            self.waker = None;
+            self.register(context);
+            lines.put(self.encoder.bookmark(self.watcher.progress(), false));
+        }
+        if lines.len() > 0 {
+            return Poll::Ready(Some(lines.into_bytes()));
+        }
+        if self.encoder.call.stop.is_cancelled() { Poll::Ready(None) } else { Poll::Pending }
+    }
+
+    /// Lets what may end a silence wake this task. What it has to say is asked for elsewhere.
+    fn register(&mut self, context: &mut Context<'_>) {
+        if self.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            return;
+        }
+        self.waker = Some(context.waker().clone());
+        let _ = self.deadline.as_mut().poll(context);
+        let _ = self.bookmark.as_mut().poll(context);
+        let _ = self.stopped.as_mut().poll(context);
+    }
+
+    /// What is left of the objects that were there before.
+    fn initial(&mut self) -> Lines {
+        let mut lines = Lines::default();
         for entry in self.initial.by_ref() {
             if self.selection.matches(&entry) {
-                frame.put(self.encoder.entry("ADDED", &entry));
+                lines.put(self.encoder.entry("ADDED", &entry));
             }
-            if frame.len() >= BATCH_BYTES {
-                return Some(frame.freeze());
+            if lines.len() >= BATCH_BYTES {
+                return lines;
             }
         }
         if let Some(revision) = self.initial_end.take() {
-            frame.put(self.encoder.bookmark(revision, true));
+            lines.put(self.encoder.bookmark(revision, true));
         }
-        if !frame.is_empty() {
-            return Some(frame.freeze());
-        }
-        loop {
-            tokio::select! {
-                event = self.watcher.next() => match event {
-                    Ok(event) => {
-                        self.take(&mut frame, event).await;
-                        self.drain(&mut frame).await;
-                    }
-                    Err(gone) => {
-                        self.ended = true;
-                        return Some(self.too_old(gone.oldest));
-                    }
-                },
-                () = self.bookmark.as_mut(), if self.bookmarks => {
-                    self.bookmark.as_mut().reset(Instant::now() + BOOKMARK_PERIOD);
-                    frame.put(self.encoder.bookmark(self.watcher.progress(), false));
-                }
-                () = self.deadline.as_mut() => {
-                    self.ended = true;
-                    return self.bookmarks.then(|| self.encoder.bookmark(self.watcher.progress(), false));
-                }
-                () = self.stopped.as_mut() => return None,
-            }
-            if !frame.is_empty() {
-                return Some(frame.freeze());
-            }
-        }
+        lines
     }
 
-    async fn drain(&mut self, frame: &mut BytesMut) {
-        while frame.len() < BATCH_BYTES {
-            match self.watcher.try_next() {
-                Ok(Some(event)) => self.take(frame, event).await,
-                // Gone is told by the next call.
-                Ok(None) | Err(_) => return,
-            }
-        }
-    }
-
-    /// Brings an event into the version of the watch, and adds it.
-    async fn take(&mut self, frame: &mut BytesMut, event: Arc<Event<ObjectMeta>>) {
-        let call = &self.encoder.call;
-        if call.resource.conversion.is_none() {
-            return self.add(frame, &event);
-        }
-        let entries = std::iter::once(event.entry.clone()).chain(event.previous.clone()).collect();
-        let version = call.api_version();
-        match conversion::entries(&call.server, &call.resource, &version, entries).await {
-            Ok(mut entries) => {
-                let mut event = Event::clone(&event);
-                event.previous = event.previous.and_then(|_| entries.pop());
-                event.entry = entries.pop().unwrap_or(event.entry);
-                self.add(frame, &event);
-            }
-            Err(error) => {
-                frame.put(self.encoder.event("ERROR", &error.body));
-                self.ended = true;
+    /// An event in the version of the watch, or what to say at its end.
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Result<Arc<Event<ObjectMeta>>, Bytes>> {
+        let mut converting = match self.converting.take() {
+            Some(converting) => converting,
+            None => match ready!(self.watcher.poll_next(context)) {
+                Ok(event) if self.encoder.call.resource.conversion.is_none() => return Poll::Ready(Ok(event)),
+                Ok(event) => convert(&self.encoder.call, event),
+                Err(gone) => return Poll::Ready(Err(self.too_old(gone.oldest))),
+            },
+        };
+        match converting.as_mut().poll(context) {
+            Poll::Ready(Ok(event)) => Poll::Ready(Ok(Arc::new(event))),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(self.encoder.event("ERROR", &error.body))),
+            Poll::Pending => {
+                self.converting = Some(converting);
+                Poll::Pending
             }
         }
     }
 
     /// An object that enters or leaves the selection is added or deleted, whatever happened to it.
-    fn add(&mut self, frame: &mut BytesMut, event: &Event<ObjectMeta>) {
+    fn add(&mut self, frame: &mut Lines, event: &Event<ObjectMeta>) {
         let is = self.selection.is_everything()
             || (event.kind != EventKind::Deleted && self.selection.matches(&event.entry));
         let was = match &event.previous {
@@ -225,13 +241,54 @@ impl State {
             Some(previous) if was && !is && event.kind != EventKind::Deleted => {
                 frame.put(self.encoder.left(previous, event.revision));
             }
-            _ => frame.put(self.encoder.entry(name, &event.entry)),
+            _ => frame.put(self.encoder.shared_entry(name, &event.entry)),
         }
     }
 
     fn too_old(&mut self, oldest: u64) -> Bytes {
         let status = ApiError::expired(format!("too old resource version: {} ({oldest})", self.watcher.progress()));
         self.encoder.event("ERROR", &status.body)
+    }
+}
+
+fn convert(call: &Call, event: Arc<Event<ObjectMeta>>) -> BoxFuture<'static, Result<Event<ObjectMeta>, ApiError>> {
+    let (server, resource, version) = (call.server.clone(), call.resource.clone(), call.api_version());
+    Box::pin(async move {
+        let mut event = Event::clone(&event);
+        let entries = std::iter::once(event.entry.clone()).chain(event.previous.clone()).collect();
+        let mut entries = conversion::entries(&server, &resource, &version, entries).await?;
+        event.previous = event.previous.and_then(|_| entries.pop());
+        event.entry = entries.pop().unwrap_or(event.entry);
+        Ok(event)
+    })
+}
+
+/// Lines that travel together. A single one, which is most, is not copied.
+#[derive(Default)]
+struct Lines {
+    first: Bytes,
+    rest: BytesMut,
+}
+
+impl Lines {
+    fn put(&mut self, line: Bytes) {
+        if self.first.is_empty() {
+            self.first = line;
+            return;
+        }
+        if self.rest.is_empty() {
+            self.rest.reserve(self.first.len() + line.len());
+            self.rest.put_slice(&self.first);
+        }
+        self.rest.put_slice(&line);
+    }
+
+    fn len(&self) -> usize {
+        self.first.len().max(self.rest.len())
+    }
+
+    fn into_bytes(self) -> Bytes {
+        if self.rest.is_empty() { self.first } else { self.rest.freeze() }
     }
 }
 
@@ -249,20 +306,23 @@ impl Encoder {
         Self { call, columns: true }
     }
 
+    /// As [`Self::entry`], for an event that others may watch, too.
+    fn shared_entry(&mut self, name: &'static str, entry: &Entry) -> Bytes {
+        // Only what follows from the revision: what a webhook answers does not.
+        if !self.is_plain() || self.call.resource.conversion.is_some() {
+            return self.entry(name, entry);
+        }
+        self.call.version().last_line.get_or_write(entry.revision, name, || self.plain(name, entry))
+    }
+
     fn entry(&mut self, name: &str, entry: &Entry) -> Bytes {
+        if self.is_plain() {
+            return self.plain(name, entry);
+        }
         let bytes = match respond::entry(&self.call.resource, self.call.version(), entry) {
             Ok(bytes) => bytes,
             Err(error) => return self.event("ERROR", &error.body),
         };
-        if self.call.accept.shape == Shape::Object && self.call.accept.encoding == Encoding::Json {
-            let mut line = BytesMut::with_capacity(bytes.len() + 40);
-            line.put_slice(b"{\"type\":\"");
-            line.put_slice(name.as_bytes());
-            line.put_slice(b"\",\"object\":");
-            line.put_slice(&bytes);
-            line.put_slice(b"}\n");
-            return line.freeze();
-        }
         match respond::parse(&bytes) {
             Ok(value) => {
                 let shaped = self.shaped(value);
@@ -270,6 +330,25 @@ impl Encoder {
             }
             Err(error) => self.event("ERROR", &error.body),
         }
+    }
+
+    /// Whether objects are sent as they are, in JSON.
+    fn is_plain(&self) -> bool {
+        self.call.accept.shape == Shape::Object && self.call.accept.encoding == Encoding::Json
+    }
+
+    fn plain(&self, name: &str, entry: &Entry) -> Bytes {
+        let bytes = match respond::entry(&self.call.resource, self.call.version(), entry) {
+            Ok(bytes) => bytes,
+            Err(error) => return self.event("ERROR", &error.body),
+        };
+        let mut line = BytesMut::with_capacity(bytes.len() + 40);
+        line.put_slice(b"{\"type\":\"");
+        line.put_slice(name.as_bytes());
+        line.put_slice(b"\",\"object\":");
+        line.put_slice(&bytes);
+        line.put_slice(b"}\n");
+        line.freeze()
     }
 
     /// An object that the selection no longer has.
