@@ -13,7 +13,7 @@ work=$(mktemp -d /tmp/ferrovirt-differ.XXXXXX)
 children=()
 stop() {
     "$bin/ferrovirt" down --data-dir "$work/ours" >/dev/null 2>&1 || true
-    ((${#children[@]} == 0)) || kill "${children[@]}" 2>/dev/null || true
+    ((${#children[@]} == 0)) || kill -KILL "${children[@]}" 2>/dev/null || true
     wait || true
     rm -rf "$work"
 }
