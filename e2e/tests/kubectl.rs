@@ -1,8 +1,13 @@
 //! A stock kubectl against a host with a VM.
 
-use std::{fs, os::unix::fs::PermissionsExt, process::ExitCode};
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read as _},
+    os::unix::fs::PermissionsExt,
+    process::{ExitCode, Stdio},
+};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use ferrovirt_e2e::{Case, Host, Options, command, manifest, suite};
 
 const CASES: &[Case] = &[
@@ -119,6 +124,16 @@ fn server_side_apply_names_owners(host: &Host) -> Result<()> {
 }
 
 fn wait_and_delete(host: &Host) -> Result<()> {
+    let pod = host.pod_of(&host.get("vmi", "web")?)?;
+    let pod = pod["metadata"]["name"].as_str().context("the launcher's pod has no name")?;
+    let said = host.kubectl(&["logs", pod, "--tail=1"])?;
+    ensure!(said.lines().count() == 1, "the last line of the log is: {said}");
+    // One who reads along hears the rest, and that it is the rest.
+    let mut follower =
+        host.command("timeout").args(["120", "kubectl", "logs", "--follow", pod]).stdout(Stdio::piped()).spawn()?;
+    let mut log = BufReader::new(follower.stdout.take().context("no output to read")?);
+    let mut first = String::new();
+    log.read_line(&mut first)?;
     let said = host.kubectl(&["delete", "vm", "web", "--timeout=120s"])?;
     ensure!(said.contains("deleted"), "delete said: {said}");
     host.try_kubectl(&["wait", "vmi/web", "--for=delete", "--timeout=120s"], "")?.success()?;
@@ -126,6 +141,10 @@ fn wait_and_delete(host: &Host) -> Result<()> {
         host.object("vm", "web")?.is_none() && host.object("vmi", "web")?.is_none(),
         "something outlived its deletion"
     );
+    let mut rest = String::new();
+    log.read_to_string(&mut rest)?;
+    ensure!(follower.wait()?.success(), "the reader of the log did not end by itself, after {first}{rest}");
+    ensure!(rest.contains("Stopped"), "the log does not tell of the end: {first}{rest}");
     let said = host.try_kubectl(&["get", "vm", "web"], "")?.failure()?;
     ensure!(said.contains("NotFound"), "a deleted VM is answered with: {said}");
     Ok(())

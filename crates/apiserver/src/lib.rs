@@ -39,6 +39,7 @@ pub use authn::{CredentialExpiry, StaticTokens, TokenFileError, User};
 pub use front_proxy::FrontProxy;
 pub use http::body::{Body, BoxError};
 pub use http::certificate::ServingCertificate;
+pub use http::request::Query;
 pub use http::serve::TlsConfig;
 pub use rest::ServiceNetwork;
 pub use server::{ApiServer, Config, Handler, STORE_DIR, StartError};

@@ -57,7 +57,7 @@ pub use config::{
 pub use exec::exec_main;
 pub use images::{ImageError, Images, Wanted};
 pub use init::init_main;
-pub use logs::{LogOptions, read_log};
+pub use logs::{LogOptions, LogReader, read_log};
 pub use shim::shim_main;
 
 use events::Events;

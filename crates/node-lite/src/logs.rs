@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
@@ -47,54 +47,142 @@ pub struct LineBuffer {
 
 /// The text of a container's log, oldest first, each line ended by a newline.
 pub fn read_log(data_dir: &Path, pod_uid: &str, container: &str, options: &LogOptions) -> io::Result<Vec<u8>> {
-    // Both become path components; an API server passes what a client sent.
-    if [pod_uid, container].iter().any(|part| part.is_empty() || part.contains('/') || part.starts_with('.')) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a pod uid or container name"));
+    Ok(LogReader::open(data_dir, pod_uid, container, options)?.0)
+}
+
+/// Goes on where the first reading ended.
+#[derive(Debug)]
+pub struct LogReader {
+    path: PathBuf,
+    file: File,
+    lines: Lines,
+    /// What is left of `limit_bytes`.
+    left: Option<usize>,
+}
+
+/// Turns what is in the file into what is shown.
+#[derive(Debug)]
+struct Lines {
+    since: Option<Timestamp>,
+    timestamps: bool,
+    /// A line that is not written to its end yet.
+    rest: Vec<u8>,
+    /// The last part shown is not the end of its line.
+    partial: bool,
+}
+
+impl LogReader {
+    /// What is there already, as far as it is asked for.
+    pub fn open(data_dir: &Path, pod_uid: &str, container: &str, options: &LogOptions) -> io::Result<(Vec<u8>, Self)> {
+        // Both become path components; an API server passes what a client sent.
+        if [pod_uid, container].iter().any(|part| part.is_empty() || part.contains('/') || part.starts_with('.')) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a pod uid or container name"));
+        }
+        let path = PodDir::new(data_dir, pod_uid).log(container);
+        let file = File::open(&path)?;
+        let lines = Lines { since: options.since, timestamps: options.timestamps, rest: Vec::new(), partial: false };
+        let mut reader = Self { path, file, lines, left: options.limit_bytes };
+        let mut shown = VecDeque::new();
+        match fs::read(rotated(&reader.path)) {
+            Ok(bytes) => reader.lines.show(&bytes, &mut shown, options.tail_lines),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let bytes = reader.read()?;
+        reader.lines.show(&bytes, &mut shown, options.tail_lines);
+        let first = reader.cut(joined(shown));
+        Ok((first, reader))
     }
-    let current = PodDir::new(data_dir, pod_uid).log(container);
-    let mut lines: VecDeque<Vec<u8>> = VecDeque::new();
-    let mut partial = false;
-    for path in [rotated(&current), current.clone()] {
-        let file = match File::open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound && path != current => continue,
+
+    /// What was written since the last call.
+    pub fn more(&mut self) -> io::Result<Vec<u8>> {
+        let mut shown = VecDeque::new();
+        let bytes = self.read()?;
+        self.lines.show(&bytes, &mut shown, None);
+        let current = match fs::metadata(&self.path) {
+            Ok(current) => Some(current.ino()),
+            // Between the two steps of a rotation, or gone with its pod.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
-        for line in BufReader::new(file).split(b'\n') {
-            let line = line?;
-            let Some(entry) = Entry::parse(&line) else {
-                continue;
-            };
-            if options.since.is_some_and(|since| entry.time < since) {
-                continue;
+        if current.is_some_and(|current| self.file.metadata().is_ok_and(|own| own.ino() != current)) {
+            // Nobody writes to the old file any more, but somebody may have since it was read.
+            let bytes = self.read()?;
+            self.lines.show(&bytes, &mut shown, None);
+            self.file = File::open(&self.path)?;
+            let bytes = self.read()?;
+            self.lines.show(&bytes, &mut shown, None);
+        }
+        Ok(self.cut(joined(shown)))
+    }
+
+    /// Whether as much was shown as was asked for.
+    pub fn is_exhausted(&self) -> bool {
+        self.left == Some(0)
+    }
+
+    fn read(&mut self) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.file.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn cut(&mut self, mut bytes: Vec<u8>) -> Vec<u8> {
+        if let Some(left) = &mut self.left {
+            bytes.truncate(*left);
+            *left -= bytes.len();
+        }
+        bytes
+    }
+}
+
+impl Lines {
+    /// Adds whole lines to `shown`, of which no more than `tail` are kept.
+    fn show(&mut self, bytes: &[u8], shown: &mut VecDeque<Vec<u8>>, tail: Option<usize>) {
+        let mut bytes = bytes;
+        while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
+            let (line, rest) = bytes.split_at(end);
+            bytes = rest.get(1..).unwrap_or_default();
+            let before = std::mem::take(&mut self.rest);
+            match before.is_empty() {
+                true => self.add(line, shown),
+                false => self.add(&[&before, line].concat(), shown),
             }
-            let continues = std::mem::replace(&mut partial, !entry.full);
-            match lines.back_mut().filter(|_| continues) {
-                Some(last) => last.extend_from_slice(entry.text),
-                None => {
-                    let mut out = Vec::with_capacity(entry.text.len());
-                    if options.timestamps {
-                        out.extend_from_slice(entry.stamp.as_bytes());
-                        out.push(b' ');
-                    }
-                    out.extend_from_slice(entry.text);
-                    lines.push_back(out);
-                }
-            }
-            if options.tail_lines.is_some_and(|tail| lines.len() > tail) {
-                lines.pop_front();
+            if tail.is_some_and(|tail| shown.len() > tail) {
+                shown.pop_front();
             }
         }
+        self.rest.extend_from_slice(bytes);
     }
-    let mut out = Vec::new();
-    for line in lines {
-        out.extend_from_slice(&line);
-        out.push(b'\n');
+
+    fn add(&mut self, line: &[u8], shown: &mut VecDeque<Vec<u8>>) {
+        let Some(entry) = Entry::parse(line) else { return };
+        if self.since.is_some_and(|since| entry.time < since) {
+            return;
+        }
+        let continues = std::mem::replace(&mut self.partial, !entry.full);
+        let mut out = match shown.pop_back() {
+            Some(last) if continues => last,
+            last => {
+                shown.extend(last);
+                let mut out = Vec::with_capacity(entry.text.len());
+                if self.timestamps && !continues {
+                    out.extend_from_slice(entry.stamp.as_bytes());
+                    out.push(b' ');
+                }
+                out
+            }
+        };
+        out.extend_from_slice(entry.text);
+        if entry.full {
+            out.push(b'\n');
+        }
+        shown.push_back(out);
     }
-    if let Some(limit) = options.limit_bytes {
-        out.truncate(limit);
-    }
-    Ok(out)
+}
+
+fn joined(lines: VecDeque<Vec<u8>>) -> Vec<u8> {
+    lines.into_iter().collect::<Vec<_>>().concat()
 }
 
 struct Entry<'a> {
@@ -224,6 +312,33 @@ mod tests {
         assert_eq!(read(LogOptions { limit_bytes: Some(5), ..Default::default() }), "one\nt");
         let raw = fs::read_to_string(pod.log("compute")).unwrap();
         assert!(raw.starts_with("2027-01-15T08:00:00.000000000Z stdout F one\n"), "{raw}");
+    }
+
+    #[test]
+    fn a_log_is_followed_over_its_rotation() {
+        let dir = tempfile::tempdir().unwrap();
+        let pod = PodDir::new(dir.path(), "u1");
+        fs::create_dir_all(pod.logs()).unwrap();
+        let mut log = LogWriter::open(&pod.log("compute")).unwrap();
+        let mut out = LineBuffer::new(Source::Stdout);
+        out.feed(b"one\ntwo\n", &mut log, at(0)).unwrap();
+        let options = LogOptions { tail_lines: Some(1), limit_bytes: Some(25), ..Default::default() };
+        let (first, mut reader) = LogReader::open(dir.path(), "u1", "compute", &options).unwrap();
+        assert_eq!(first, b"two\n");
+        assert_eq!(reader.more().unwrap(), b"");
+        out.feed(b"three\n", &mut log, at(1)).unwrap();
+        assert_eq!(reader.more().unwrap(), b"three\n");
+        log.written = MAX_FILE;
+        out.feed(b"four\n", &mut log, at(2)).unwrap();
+        out.feed(b"five\n", &mut log, at(3)).unwrap();
+        assert!(fs::exists(rotated(&pod.log("compute"))).unwrap());
+        assert_eq!(reader.more().unwrap(), b"four\nfive\n");
+        assert!(!reader.is_exhausted());
+        out.feed(b"sixteen\n", &mut log, at(4)).unwrap();
+        assert_eq!(reader.more().unwrap(), b"sixte");
+        assert!(reader.is_exhausted());
+        fs::remove_dir_all(pod.logs()).unwrap();
+        assert_eq!(reader.more().unwrap(), b"");
     }
 
     #[test]

@@ -28,6 +28,13 @@ pub fn fill(call: &Call, pod: &mut Value) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// What a changed pod gets again.
+pub fn refill(call: &Call, pod: &mut Value) {
+    if call.resource.special == Special::Pod && call.target.subresource.is_none() && pod["spec"].is_object() {
+        tolerate_lost_nodes(pod);
+    }
+}
+
 /// The account that a pod runs as. A pod that names none may be there before its namespace's own account is.
 fn account(call: &Call, pod: &Value) -> Result<Value, ApiError> {
     let name = text(pod, &["spec", "serviceAccountName"]);

@@ -29,7 +29,11 @@ pub fn check(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), Api
         let resource = if cluster { "clusterroles" } else { "roles" };
         let on = On::Resource { group: GROUP, resource, subresource: "", namespace, name: role };
         let index_namespace = if cluster { "" } else { namespace };
-        (Index::rules_of(&call.server.store, index_namespace, role), allowed("bind", &on))
+        let exempt = allowed("bind", &on);
+        let rules = Index::rules_of(&call.server.store, index_namespace, role);
+        // What a role that comes later will grant is not known, so only who may bind anything may bind it.
+        let missing = || ApiError::not_found(call.resource.subject(role));
+        (if exempt { Vec::new() } else { rules.ok_or_else(missing)? }, exempt)
     } else {
         if same(&["rules", "aggregationRule"]) {
             return Ok(());

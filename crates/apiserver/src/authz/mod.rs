@@ -176,17 +176,17 @@ impl Index {
 }
 
 impl Index {
-    /// The rules of one role; of a cluster role if the namespace is empty.
-    fn rules_of(store: &Store, namespace: &str, name: &str) -> Vec<Rule> {
+    /// The rules of one role; of a cluster role if the namespace is empty. None if there is no such role.
+    fn rules_of(store: &Store, namespace: &str, name: &str) -> Option<Vec<Rule>> {
         let load = |plural: &str| store.list(&format!("rbac.authorization.k8s.io/{plural}"), None).items;
         if !namespace.is_empty() {
             let key = ferrovirt_store::Key::new(namespace, name);
             let role = store.get("rbac.authorization.k8s.io/roles", &key).and_then(|e| parse(&e).ok());
-            return role.map(|r| Rule::parse_all(&r["rules"])).unwrap_or_default();
+            return role.map(|r| Rule::parse_all(&r["rules"]));
         }
         let all: Vec<Value> = load("clusterroles").iter().filter_map(|e| parse(e).ok()).collect();
         let role = all.iter().find(|r| crate::object::name(r) == name);
-        role.map(|r| effective_rules(r, &all)).unwrap_or_default()
+        role.map(|r| effective_rules(r, &all))
     }
 }
 

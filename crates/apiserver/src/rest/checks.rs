@@ -1,10 +1,11 @@
 //! Rules of built-in kinds beyond their published schemas. Each looks at one object and its predecessor, nothing else.
 
 use base64::Engine as _;
-use ferrovirt_schema::{Cause, names};
+use ferrovirt_schema::{Cause, Quantity, names};
 use serde_json::{Value, json};
 
-use crate::object::{at, text};
+use super::amount_rules;
+use crate::object::{at, strings, text};
 use crate::registry::Resource;
 
 /// All data of a ConfigMap or Secret together.
@@ -53,6 +54,7 @@ const REQUIRED: &[(&str, &[&str])] = &[
     ("FlowSchema", &["spec", "priorityLevelConfiguration", "name"]),
     ("PriorityLevelConfiguration", &["spec", "type"]),
     ("CronJob", &["spec", "schedule"]),
+    ("IngressClass", &["spec", "controller"]),
     ("IPAddress", &["spec", "parentRef"]),
 ];
 
@@ -82,8 +84,12 @@ pub fn validate(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec
         "PriorityClass" => causes.extend(priority_class(object)),
         "PersistentVolumeClaim" => causes.extend(claim(object, old)),
         "PersistentVolume" => causes.extend(volume(object, old)),
-        "LimitRange" => causes.extend(limit_range(object)),
-        "ResourceQuota" => causes.extend(quota(object)),
+        "LimitRange" => causes.extend(amount_rules::limit_range(object)),
+        "ResourceQuota" => causes.extend(amount_rules::quota(object)),
+        "StorageClass" => causes.extend(storage_class(object)),
+        "Role" | "ClusterRole" => causes.extend(role(object)),
+        "Event" => causes.extend(event(object)),
+        "Namespace" => causes.extend(namespace(object)),
         "PodDisruptionBudget" => causes.extend(budget(object)),
         "EndpointSlice" => causes.extend(slice(object)),
         "Endpoints" => causes.extend(endpoints(object)),
@@ -111,7 +117,7 @@ fn data(object: &Value, fields: &[&str]) -> Vec<Cause> {
             causes
                 .extend(faults.into_iter().map(|fault| Cause::invalid(format!("{field}[{key}]"), &json!(key), fault)));
             if *field == "binaryData" && object["data"].get(key).is_some() {
-                causes.push(Cause::invalid(format!("{field}[{key}]"), &json!(key), "duplicate of key present in data"));
+                causes.push(Cause::invalid(format!("data[{key}]"), &json!(key), "duplicate of key present in data"));
             }
         }
     }
@@ -200,19 +206,25 @@ fn access_modes(object: &Value) -> Vec<Cause> {
     causes
 }
 
-/// A claim keeps its spec, but for the size it asks for, its class of attributes, and the volume it is bound to.
+/// A claim keeps its spec, but for the volume it is bound to, and from then on the size it asks for and its class of attributes.
 fn claim(claim: &Value, old: Option<&Value>) -> Vec<Cause> {
     let mut causes = access_modes(claim);
     let storage = ["spec", "resources", "requests", "storage"];
-    if at(claim, &storage).is_none_or(Value::is_null) {
-        causes.push(Cause::required("spec.resources[storage]", ""));
+    match at(claim, &storage).filter(|amount| !amount.is_null()) {
+        None => causes.push(Cause::required("spec.resources[storage]", "")),
+        Some(amount) if Quantity::from_json(amount).is_ok_and(|amount| amount <= Quantity::ZERO) => {
+            causes.push(Cause::invalid("spec.resources[storage]", amount, "must be greater than zero"));
+        }
+        Some(_) => {}
     }
     if let Some(old) = old {
+        let bound = text(old, &["status", "phase"]) == "Bound";
         let fixed = |claim: &Value| {
             let mut spec = claim.get("spec").cloned().unwrap_or_default();
             if let Some(map) = spec.as_object_mut() {
-                for key in ["resources", "volumeAttributesClassName"] {
-                    map.remove(key);
+                // What is asked for before there is a volume is what a volume is looked for by.
+                for key in ["resources", "volumeAttributesClassName"].iter().filter(|_| bound) {
+                    map.remove(*key);
                 }
                 // Bound once, by the binder; and a class may be filled in later.
                 for key in ["volumeName", "storageClassName"] {
@@ -233,6 +245,78 @@ fn claim(claim: &Value, old: Option<&Value>) -> Vec<Cause> {
     causes
 }
 
+fn storage_class(class: &Value) -> Vec<Cause> {
+    let known: [(&str, &[&str]); 2] =
+        [("reclaimPolicy", &["Delete", "Retain"]), ("volumeBindingMode", &["Immediate", "WaitForFirstConsumer"])];
+    let mut causes = Vec::new();
+    for (key, values) in known {
+        let value = text(class, &[key]);
+        if !value.is_empty() && !values.contains(&value) {
+            let values: Vec<Value> = values.iter().map(|value| json!(value)).collect();
+            causes.push(Cause::not_supported(key, &json!(value), &values));
+        }
+    }
+    causes
+}
+
+/// A rule is about resources or, for the whole cluster, about paths.
+fn role(role: &Value) -> Vec<Cause> {
+    let namespaced = text(role, &["kind"]) == "Role";
+    let mut causes = Vec::new();
+    for (index, rule) in items(role, &["rules"]) {
+        let field = |key: &str| format!("rules[{index}].{key}");
+        let has = |key: &str| !strings(rule.get(key)).is_empty();
+        if !has("verbs") {
+            causes.push(Cause::required(field("verbs"), "verbs must contain at least one value"));
+        }
+        if has("nonResourceURLs") {
+            if namespaced {
+                let fault = "namespaced rules cannot apply to non-resource URLs";
+                causes.push(Cause::invalid(field("nonResourceURLs"), &rule["nonResourceURLs"], fault));
+            }
+            if ["apiGroups", "resources", "resourceNames"].into_iter().any(has) {
+                let fault = "rules cannot apply to both regular resources and non-resource URLs";
+                causes.push(Cause::invalid(field("nonResourceURLs"), &rule["nonResourceURLs"], fault));
+            }
+            continue;
+        }
+        if !has("apiGroups") {
+            causes.push(Cause::required(field("apiGroups"), "resource rules must supply at least one api group"));
+        }
+        if !has("resources") {
+            causes.push(Cause::required(field("resources"), "resource rules must supply at least one resource"));
+        }
+    }
+    causes
+}
+
+/// An event lies in the namespace of what it is about; about the cluster's own things, in the default one.
+fn event(event: &Value) -> Vec<Cause> {
+    // In its own group the field has another name.
+    let key = if event.get("regarding").is_some() { "regarding" } else { "involvedObject" };
+    let about = text(event, &[key, "namespace"]);
+    let namespace = text(event, &["metadata", "namespace"]);
+    let fits = match about {
+        "" => true,
+        about => about == namespace,
+    };
+    if fits {
+        return Vec::new();
+    }
+    vec![Cause::invalid(format!("{key}.namespace"), &json!(about), "does not match event.namespace")]
+}
+
+fn namespace(namespace: &Value) -> Vec<Cause> {
+    let deleting = at(namespace, &["metadata", "deletionTimestamp"]).is_some_and(Value::is_string);
+    let phase = text(namespace, &["status", "phase"]);
+    let fault = match (deleting, phase) {
+        (false, "Active" | "") | (true, "Terminating" | "") => return Vec::new(),
+        (false, _) => "may only be 'Active' if `deletionTimestamp` is empty",
+        (true, _) => "may only be 'Terminating' if `deletionTimestamp` is not empty",
+    };
+    vec![Cause::invalid("status.Phase", &json!(phase), fault)]
+}
+
 fn volume(volume: &Value, old: Option<&Value>) -> Vec<Cause> {
     const SOURCES: &[&str] = &["hostPath", "local", "nfs", "iscsi", "csi", "fc", "rbd", "cephfs", "glusterfs"];
     let mut causes = access_modes(volume);
@@ -250,42 +334,6 @@ fn volume(volume: &Value, old: Option<&Value>) -> Vec<Cause> {
     }
     if at(volume, &["spec", "volumeMode"]) != at(old, &["spec", "volumeMode"]) {
         causes.push(Cause::invalid("spec.volumeMode", &volume["spec"]["volumeMode"], "field is immutable"));
-    }
-    causes
-}
-
-fn limit_range(range: &Value) -> Vec<Cause> {
-    let mut causes = Vec::new();
-    let mut seen = Vec::new();
-    for (index, limit) in items(range, &["spec", "limits"]) {
-        let kind = text(limit, &["type"]);
-        if seen.contains(&kind) {
-            causes.push(Cause::duplicate(format!("spec.limits[{index}].type"), &json!(kind)));
-        }
-        seen.push(kind);
-        let (min, max) = (crate::quota::amounts(limit.get("min")), crate::quota::amounts(limit.get("max")));
-        for (name, min) in &min {
-            if max.get(name).is_some_and(|max| min > max) {
-                let field = format!("spec.limits[{index}].min[{name}]");
-                causes.push(Cause::invalid(field, &json!(min.to_string()), "min value is greater than max value"));
-            }
-        }
-    }
-    causes
-}
-
-fn quota(quota: &Value) -> Vec<Cause> {
-    let mut causes = Vec::new();
-    for (name, amount) in crate::quota::amounts(at(quota, &["spec", "hard"])) {
-        if amount < ferrovirt_schema::Quantity::ZERO {
-            let field = format!("spec.hard[{name}]");
-            causes.push(Cause::invalid(field, &json!(amount.to_string()), "must be greater than or equal to 0"));
-        }
-    }
-    let scopes = crate::object::strings(at(quota, &["spec", "scopes"]));
-    let clash = |a: &str, b: &str| scopes.iter().any(|s| s == a) && scopes.iter().any(|s| s == b);
-    if clash("BestEffort", "NotBestEffort") || clash("Terminating", "NotTerminating") {
-        causes.push(Cause::invalid("spec.scopes", &json!(scopes), "conflicting scopes"));
     }
     causes
 }
@@ -411,6 +459,14 @@ fn ingress(ingress: &Value) -> Vec<Cause> {
         let host = text(rule, &["host"]);
         if !host.is_empty() && !names::dns_subdomain(host.trim_start_matches("*.")).is_empty() {
             causes.push(Cause::invalid(format!("spec.rules[{index}].host"), &json!(host), "must be a DNS name"));
+        }
+        for (position, path) in items(rule, &["http", "paths"]) {
+            let kind = text(path, &["pathType"]);
+            let path = text(path, &["path"]);
+            if matches!(kind, "Exact" | "Prefix") && !path.starts_with('/') {
+                let field = format!("spec.rules[{index}].http.paths[{position}].path");
+                causes.push(Cause::invalid(field, &json!(path), "must be an absolute path"));
+            }
         }
     }
     causes

@@ -190,6 +190,11 @@ impl Options {
                 _ => super::parse_json(bytes)?,
             }
         };
+        let kind = text(&body, &["kind"]);
+        if !matches!(kind, "" | "DeleteOptions") {
+            let version = text(&body, &["apiVersion"]);
+            return Err(ApiError::bad_request(format!("no kind {kind:?} is registered for version {version:?}")));
+        }
         let query_or = |key: &str| match call.query.get(key) {
             "" => body[key].as_str().map(str::to_owned),
             text => Some(text.to_owned()),

@@ -105,6 +105,13 @@ pub async fn list(call: &Call) -> Result<Response<Body>, ApiError> {
     if let Some(remaining) = page.remaining {
         meta["remainingItemCount"] = remaining.into();
     }
+    respond::check_include(call)?;
+    if call.accept.shape == Shape::PartialMetadata {
+        return Err(ApiError::not_acceptable_because(format!(
+            "you requested PartialObjectMetadata, but the requested object is a list ({})",
+            call.resource.list_kind
+        )));
+    }
     let bytes = document(call, meta, &page.entries)?;
     respond::encoded(call, StatusCode::OK, bytes)
 }

@@ -6,6 +6,7 @@
 //!  patch:  patch ──┴> keep system fields, split status ─> mutate ─> validate ─> admit ─> commit or remove ─> effects
 //! ```
 
+mod amount_rules;
 mod apply;
 mod budget;
 mod checks;

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use ferrovirt_schema::{Cause, names};
 use serde_json::{Value, json};
 
+use super::amount_rules;
 use crate::object::{at, text};
-use crate::quota::amounts;
 
 fn items<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = (usize, &'a Value)> {
     value.get(key).and_then(Value::as_array).into_iter().flatten().enumerate()
@@ -69,6 +69,36 @@ pub fn validate(pod: &Value) -> Vec<Cause> {
             causes.push(Cause::invalid("spec.nodeSelector", value, fault));
         }
     }
+    for (index, toleration) in items(spec, "tolerations") {
+        causes.extend(toleration_faults(&format!("spec.tolerations[{index}]"), toleration));
+    }
+    if items(spec, "schedulingGates").next().is_some() && !text(spec, &["nodeName"]).is_empty() {
+        causes.push(Cause::forbidden("spec.nodeName", "cannot be set until all schedulingGates have been cleared"));
+    }
+    causes
+}
+
+fn toleration_faults(field: &str, toleration: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let (key, operator, effect) =
+        (text(toleration, &["key"]), text(toleration, &["operator"]), text(toleration, &["effect"]));
+    if let Some(fault) = names::label_key(key).first().filter(|_| !key.is_empty()) {
+        causes.push(Cause::invalid(format!("{field}.key"), &json!(key), fault));
+    }
+    if key.is_empty() && operator != "Exists" {
+        let fault = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
+        causes.push(Cause::invalid(format!("{field}.operator"), &json!(operator), fault));
+    }
+    if !toleration["tolerationSeconds"].is_null() && effect != "NoExecute" {
+        let fault = "effect must be 'NoExecute' when `tolerationSeconds` is set";
+        causes.push(Cause::invalid(format!("{field}.effect"), &json!(effect), fault));
+    }
+    if operator == "Exists" && !text(toleration, &["value"]).is_empty() {
+        let fault = "value must be empty when `operator` is 'Exists'";
+        causes.push(Cause::invalid(format!("{field}.operator"), &toleration["value"], fault));
+    }
+    causes.extend(one_of(format!("{field}.operator"), operator, &["Equal", "Exists"]));
+    causes.extend(one_of(format!("{field}.effect"), effect, &["NoExecute", "NoSchedule", "PreferNoSchedule"]));
     causes
 }
 
@@ -128,13 +158,18 @@ fn container_faults(field: &str, container: &Value, volumes: &HashSet<&str>) -> 
             causes.push(Cause::required(format!("{place}.mountPath"), ""));
         }
     }
-    let limits = amounts(at(container, &["resources", "limits"]));
-    for (resource, request) in amounts(at(container, &["resources", "requests"])) {
-        if let Some(limit) = limits.get(&resource).filter(|limit| request > **limit) {
-            let fault = format!("must be less than or equal to {resource} limit of {limit}");
-            let place = format!("{field}.resources.requests");
-            causes.push(Cause::invalid(place, &json!(request.to_string()), fault));
+    causes.extend(amount_rules::of_container(&format!("{field}.resources"), &container["resources"]));
+    for key in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        let handlers = ["exec", "grpc", "httpGet", "tcpSocket"];
+        let probe = container.get(key).filter(|probe| probe.is_object());
+        if probe.is_some_and(|probe| handlers.iter().all(|handler| probe[handler].is_null())) {
+            causes.push(Cause::required(format!("{field}.{key}"), "must specify a handler type"));
         }
+    }
+    let security = &container["securityContext"];
+    if security["allowPrivilegeEscalation"] == false && security["privileged"] == true {
+        let fault = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
+        causes.push(Cause::invalid(format!("{field}.securityContext"), security, fault));
     }
     causes
 }
@@ -156,7 +191,7 @@ mod tests {
     fn wrong_pods_are_told_the_field() {
         assert_eq!(validate(&pod(|_| {})), []);
         type Change = fn(&mut Value);
-        let cases: [(Change, &str); 14] = [
+        let cases: [(Change, &str); 19] = [
             (|s| s["restartPolicy"] = "x".into(), "spec.restartPolicy"),
             (|s| s["dnsPolicy"] = "x".into(), "spec.dnsPolicy"),
             (|s| s["hostname"] = "A_b".into(), "spec.hostname"),
@@ -173,6 +208,23 @@ mod tests {
             (
                 |s| s["containers"][0]["resources"] = json!({"requests": {"cpu": 2}, "limits": {"cpu": "1"}}),
                 "spec.containers[0].resources.requests",
+            ),
+            (|s| s["tolerations"] = json!([{"key": "a", "operator": "x"}]), "spec.tolerations[0].operator"),
+            (|s| s["tolerations"] = json!([{"key": "a", "tolerationSeconds": 1}]), "spec.tolerations[0].effect"),
+            (|s| s["containers"][0]["livenessProbe"] = json!({"periodSeconds": 1}), "spec.containers[0].livenessProbe"),
+            (
+                |s| {
+                    s["containers"][0]["securityContext"] =
+                        json!({"privileged": true, "allowPrivilegeEscalation": false})
+                },
+                "spec.containers[0].securityContext",
+            ),
+            (
+                |s| {
+                    s["schedulingGates"] = json!([{"name": "a"}]);
+                    s["nodeName"] = "n".into();
+                },
+                "spec.nodeName",
             ),
         ];
         for (change, field) in cases {

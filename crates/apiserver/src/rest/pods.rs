@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{Call, budget, decode, delete, update};
 use crate::http::body::{self, Body};
 use crate::object::{self, at, field_map, items_mut, text};
-use crate::status::ApiError;
+use crate::status::{ApiError, Subject};
 use crate::storage;
 
 /// Fields of a pod's spec that may change, and nothing else may.
@@ -35,12 +35,28 @@ pub fn validate(pod: &Value, old: Option<&Value>) -> Vec<Cause> {
     if old.is_none() {
         causes.extend(super::pod_rules::validate(pod));
     }
-    if let Some(old) = old
-        && frozen(old, old) != frozen(pod, old)
-    {
-        causes.push(Cause::forbidden("spec", CHANGES));
+    if let Some(old) = old {
+        causes.extend(deadline_faults(pod, old));
+        if frozen(old, old) != frozen(pod, old) {
+            causes.push(Cause::forbidden("spec", CHANGES));
+        }
     }
     causes
+}
+
+/// A deadline may come, and come nearer.
+fn deadline_faults(pod: &Value, old: &Value) -> Option<Cause> {
+    let field = "spec.activeDeadlineSeconds";
+    let seconds = |pod: &Value| at(pod, &["spec", "activeDeadlineSeconds"]).and_then(Value::as_i64);
+    let before = seconds(old)?;
+    match seconds(pod) {
+        Some(now) if now > before => {
+            let fault = format!("must be less than or equal to previous value {before}");
+            Some(Cause::invalid(field, &json!(now), fault))
+        }
+        Some(_) => None,
+        None => Some(Cause::invalid(field, &Value::Null, "must not update from a positive integer to nil value")),
+    }
 }
 
 /// The part of a pod's spec that cannot change. Nodes are assigned by [`bind`].
@@ -67,6 +83,14 @@ fn frozen(pod: &Value, old: &Value) -> Value {
     spec
 }
 
+/// What a subresource is told has to be about the pod that it is told.
+fn check_name(call: &Call, object: &Value, kind: &str) -> Result<(), ApiError> {
+    if object::name(object) == call.name() {
+        return Ok(());
+    }
+    Err(ApiError::bad_request(format!("name in URL does not match name in {kind} object")))
+}
+
 fn done(code: StatusCode) -> Response<Body> {
     body::json(
         code,
@@ -77,6 +101,14 @@ fn done(code: StatusCode) -> Response<Body> {
 /// The scheduler's word: this pod runs on that node.
 pub async fn bind(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError> {
     let (binding, _) = decode::any(call, &bytes)?;
+    check_name(call, &binding, "Binding")?;
+    let kind = text(&binding, &["target", "kind"]);
+    if !matches!(kind, "" | "Node") {
+        let supported = [json!("Node"), json!("<empty>")];
+        let cause = Cause::not_supported("target.kind", &json!(kind), &supported);
+        let subject = Subject { group: "", kind: "Binding", name: call.name() };
+        return Err(ApiError::invalid(subject, &[cause]));
+    }
     let node = text(&binding, &["target", "name"]).to_owned();
     if node.is_empty() {
         return Err(ApiError::bad_request("target.name: Required value"));
@@ -123,6 +155,7 @@ pub async fn bind(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError>
 /// Deletes the pod as an eviction asks, if its disruption budget allows it.
 pub async fn evict(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError> {
     let (eviction, _) = decode::any(call, &bytes)?;
+    check_name(call, &eviction, "Eviction")?;
     let options = eviction.get("deleteOptions").cloned().unwrap_or_else(|| json!({}));
     let mut call = call.without_subresource();
     call.headers.remove(http::header::CONTENT_TYPE);

@@ -108,6 +108,7 @@ pub async fn stored(call: &Call, bytes: &Bytes) -> Result<Bytes, ApiError> {
 
 /// One object that is in the requested version already.
 pub fn shaped(call: &Call, status: StatusCode, bytes: Bytes) -> Result<Response<Body>, ApiError> {
+    check_include(call)?;
     match call.accept.shape {
         Shape::Object => encoded(call, status, bytes),
         Shape::Table => {
@@ -115,10 +116,23 @@ pub fn shaped(call: &Call, status: StatusCode, bytes: Bytes) -> Result<Response<
             let meta = json!({"resourceVersion": value["metadata"]["resourceVersion"]});
             encoded(call, status, table(call, std::slice::from_ref(&value), meta, true).to_string().into())
         }
-        Shape::PartialMetadata | Shape::PartialMetadataList => {
-            encoded(call, status, partial(call, &parse(&bytes)?).to_string().into())
-        }
+        Shape::PartialMetadata => encoded(call, status, partial(call, &parse(&bytes)?).to_string().into()),
+        Shape::PartialMetadataList => Err(ApiError::not_acceptable_because(format!(
+            "you requested PartialObjectMetadataList, but the requested object is not a list ({})",
+            call.resource.kind
+        ))),
     }
+}
+
+/// What the rows of a table may hold of their objects.
+pub fn check_include(call: &Call) -> Result<(), ApiError> {
+    let include = call.query.get("includeObject");
+    if call.accept.shape != Shape::Table || matches!(include, "" | "Metadata" | "None" | "Object") {
+        return Ok(());
+    }
+    Err(ApiError::bad_request(format!(
+        "Unable to convert to Table as requested: includeObject: Invalid value: {include:?}: must be 'Metadata', 'Object', 'None', or empty"
+    )))
 }
 
 /// A JSON document in the encoding the client asked for.

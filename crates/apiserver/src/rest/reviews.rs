@@ -11,7 +11,7 @@ use crate::authz::{Attributes, On};
 use crate::http::body::Body;
 use crate::object::{field_map, strings, text};
 use crate::registry::Special;
-use crate::status::ApiError;
+use crate::status::{ApiError, Subject};
 use crate::tokens::ISSUER;
 
 pub async fn create(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError> {
@@ -20,7 +20,16 @@ pub async fn create(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiErro
         call.resource.special,
         Special::SelfSubjectAccessReview | Special::SubjectAccessReview | Special::LocalSubjectAccessReview
     ) {
-        check_attributes(call, &review["spec"])?;
+        check_attributes(call, &review)?;
+    }
+    match call.resource.special {
+        Special::SelfSubjectRulesReview if text(&review, &["spec", "namespace"]).is_empty() => {
+            return Err(ApiError::bad_request("no namespace on request"));
+        }
+        Special::TokenReview if text(&review, &["spec", "token"]).is_empty() => {
+            return Err(ApiError::bad_request("token is required for TokenReview in authentication"));
+        }
+        _ => {}
     }
     let status = match call.resource.special {
         Special::SelfSubjectAccessReview => access(call, &call.user, &review["spec"]),
@@ -33,28 +42,52 @@ pub async fn create(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiErro
         Special::TokenReview => token(call, &review["spec"]),
         _ => return Err(ApiError::method_not_allowed()),
     };
-    field_map(&mut review, "metadata").entry("creationTimestamp").or_insert(Value::Null);
+    if call.resource.special == Special::SelfSubjectReview {
+        field_map(&mut review, "metadata").insert("creationTimestamp".into(), crate::object::now().into());
+    } else {
+        field_map(&mut review, "metadata").remove("creationTimestamp");
+    }
     review["status"] = status;
     respond::encoded(call, StatusCode::CREATED, review.to_string().into())
 }
 
-/// A question is about a resource or about a path.
-fn check_attributes(call: &Call, spec: &Value) -> Result<(), ApiError> {
+/// A question is about a resource or about a path, and about somebody.
+fn check_attributes(call: &Call, review: &Value) -> Result<(), ApiError> {
+    let spec = &review["spec"];
     let has = |key: &str| spec[key].is_object();
-    let cause = match (has("resourceAttributes"), has("nonResourceAttributes")) {
-        (true, true) => Cause::invalid(
+    let mut causes = Vec::new();
+    match (has("resourceAttributes"), has("nonResourceAttributes")) {
+        (true, true) => causes.push(Cause::invalid(
             "spec.nonResourceAttributes",
             &spec["nonResourceAttributes"],
             "cannot be specified in combination with resourceAttributes",
-        ),
-        (false, false) => Cause::invalid(
+        )),
+        (false, false) => causes.push(Cause::invalid(
             "spec.resourceAttributes",
             &Value::Null,
             "exactly one of nonResourceAttributes or resourceAttributes must be specified",
-        ),
-        _ => return Ok(()),
-    };
-    Err(ApiError::invalid(call.resource.kind_subject(""), &[cause]))
+        )),
+        _ => {}
+    }
+    let about_self = call.resource.special == Special::SelfSubjectAccessReview;
+    if !about_self && text(spec, &["user"]).is_empty() && strings(spec.get("groups")).is_empty() {
+        let fault = "at least one of user or group must be specified";
+        causes.push(Cause::invalid("spec.user", &json!(text(spec, &["user"])), fault));
+    }
+    let namespace = text(spec, &["resourceAttributes", "namespace"]);
+    if call.resource.special == Special::LocalSubjectAccessReview
+        && has("resourceAttributes")
+        && Some(namespace) != call.namespace()
+    {
+        let fault = "must match metadata.namespace";
+        causes.push(Cause::invalid("spec.resourceAttributes.namespace", &json!(namespace), fault));
+    }
+    if causes.is_empty() {
+        return Ok(());
+    }
+    // Upstream names no kind here.
+    let subject = Subject { kind: "", ..call.resource.kind_subject("") };
+    Err(ApiError::invalid(subject, &causes))
 }
 
 fn token(call: &Call, spec: &Value) -> Value {

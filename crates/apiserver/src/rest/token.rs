@@ -24,6 +24,12 @@ pub async fn create(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiErro
     }
     let key = storage::key(&call.resource, call.namespace(), call.name());
     let account = call.server.store.get(&call.resource.storage, &key).ok_or_else(|| call.not_found())?;
+    let named = object::name(&request);
+    if !named.is_empty() && named != call.name() {
+        let fault = "must match the service account name if specified";
+        let subject = Subject { group: "authentication.k8s.io", kind: "TokenRequest", name: call.name() };
+        return Err(ApiError::invalid(subject, &[Cause::invalid("metadata.name", &json!(named), fault)]));
+    }
     let seconds = match at(&request, &["spec", "expirationSeconds"]) {
         None | Some(Value::Null) => DEFAULT_SECONDS,
         Some(value) => value.as_i64().unwrap_or_default(),

@@ -95,6 +95,7 @@ async fn apply(call: &Call, entry: &Entry, old: &Value, mut new: Value) -> Resul
     strategy::defaults(&call.resource, &mut new);
     strategy::fold(&call.resource, &mut new);
     let claimed = claimed(call, Some(old), &new);
+    admission::pods::refill(call, &mut new);
     admission::mutate(call, Operation::Update, &mut new, Some(old)).await?;
     let _turn = super::services::turn(call).await;
     strategy::prepare_update(call, old, &mut new).await?;
@@ -235,10 +236,19 @@ pub fn track(call: &Call, old: Option<&Value>, new: &mut Value, claimed: Option<
             && entry["operation"] == "Update"
             && entry["subresource"].as_str() == manager.subresource.as_deref()
     };
-    let Some(entries) = new["metadata"]["managedFields"].as_array_mut() else { return };
-    let wanted = claimed.and_then(Value::as_array).and_then(|list| list.iter().find(mine));
-    if let (Some(entry), Some(wanted)) = (entries.iter_mut().find(|e| mine(&&**e)), wanted) {
-        intersect(&mut entry["fieldsV1"], &wanted["fieldsV1"]);
+    let meta = object::metadata(new);
+    let Some(entries) = meta.get_mut("managedFields").and_then(Value::as_array_mut) else { return };
+    if let Some(claimed) = claimed {
+        match claimed.as_array().and_then(|list| list.iter().find(mine)) {
+            Some(wanted) => entries
+                .iter_mut()
+                .filter(|entry| mine(&&**entry))
+                .for_each(|entry| intersect(&mut entry["fieldsV1"], &wanted["fieldsV1"])),
+            None => entries.retain(|entry| !mine(&entry)),
+        }
+    }
+    if entries.is_empty() {
+        meta.remove("managedFields");
     }
 }
 

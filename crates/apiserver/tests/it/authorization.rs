@@ -65,6 +65,9 @@ async fn nobody_grants_more_than_they_hold() {
         ("rolebindings", bind("good", "Role", "good"), 201),
         ("rolebindings", bind("view", "ClusterRole", "view"), 201),
         ("rolebindings", bind("root", "ClusterRole", "cluster-admin"), 403),
+        // Whoever makes this role later would grant it to joe without knowing.
+        ("rolebindings", bind("later", "ClusterRole", "not-there-yet"), 404),
+        ("rolebindings", bind("later", "Role", "not-there-yet"), 404),
     ];
     for (plural, object, code) in cases {
         let answer = jane.post(&format!("{base}/{plural}"), &object).await.expect(code);

@@ -141,8 +141,6 @@ pub fn node_config(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn the_node_runs_the_launchers_of_every_hypervisor() {
         for driver in ferrovirt_machine::hypervisor::drivers() {

@@ -287,10 +287,6 @@ impl Parser {
             other => return Err(found(&other, "'('")),
         }
         let mut out = BTreeSet::new();
-        if self.peek_word() == Token::Close {
-            self.next();
-            return Ok(out);
-        }
         // An empty place between commas, or before the closing one, stands for the empty string.
         let mut pending = true;
         loop {
