@@ -114,7 +114,7 @@ impl ApiError {
     }
 
     pub fn not_acceptable_because(message: impl Into<String>) -> Self {
-        Self::new(406, "NotAcceptable", message).without_subject()
+        Self::new(406, "NotAcceptable", message)
     }
 
     pub fn already_exists(subject: Subject<'_>) -> Self {
@@ -149,7 +149,6 @@ impl ApiError {
             "UnsupportedMediaType",
             format!("the body of the request was in an unknown format - accepted media types include: {accepted}"),
         )
-        .without_subject()
     }
 
     /// 422 with one cause per wrong field.

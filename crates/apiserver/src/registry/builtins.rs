@@ -333,7 +333,8 @@ fn builtin_version(row: &Row, version: &str, package: &str) -> Version {
         definition: format!("{package}.{}", row.kind),
         renames: if row.group == "events.k8s.io" { EVENT_RENAMES } else { &[] },
         reshape: (row.group == "autoscaling" && version == "v1").then_some(autoscaler::reshape),
-        deprecation: None,
+        deprecation: (row.group.is_empty() && row.plural == "endpoints")
+            .then(|| "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice".to_owned()),
         selectable: SELECTABLE
             .iter()
             .filter(|(plural, _)| *plural == row.plural)

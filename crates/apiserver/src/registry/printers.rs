@@ -1,5 +1,7 @@
 //! What `kubectl get` shows of built-in kinds.
 
+mod workloads;
+
 use serde_json::{Value, json};
 
 use crate::object::{at, text};
@@ -25,18 +27,26 @@ const fn int(name: &'static str, cell: fn(&Value) -> Value) -> Printer {
     Printer { name, kind: "integer", priority: 0, cell }
 }
 
+const fn boolean(name: &'static str, cell: fn(&Value) -> Value) -> Printer {
+    Printer { name, kind: "boolean", priority: 0, cell }
+}
+
 const NAME: Printer = col("Name", |o| o["metadata"]["name"].clone());
 const AGE: Printer = col("Age", age);
+const CREATED: Printer =
+    Printer { name: "Created At", kind: "date", priority: 0, cell: |o| o["metadata"]["creationTimestamp"].clone() };
+const ATTRIBUTES_CLASS: Printer =
+    col("VolumeAttributesClass", |o| or_unset(text(o, &["spec", "volumeAttributesClassName"])));
 
 /// The columns of a plural; name and creation time if nothing else is known.
 pub fn columns(plural: &str) -> &'static [Printer] {
     match plural {
         "namespaces" => const { &[NAME, col("Status", |o| text(o, &["status", "phase"]).into()), AGE] },
-        "configmaps" => const { &[NAME, int("Data", |o| (count(&o["data"]) + count(&o["binaryData"])).into()), AGE] },
+        "configmaps" => const { &[NAME, col("Data", |o| (count(&o["data"]) + count(&o["binaryData"])).into()), AGE] },
         "secrets" => {
-            const { &[NAME, col("Type", |o| text(o, &["type"]).into()), int("Data", |o| count(&o["data"]).into()), AGE] }
+            const { &[NAME, col("Type", |o| text(o, &["type"]).into()), col("Data", |o| count(&o["data"]).into()), AGE] }
         }
-        "serviceaccounts" => const { &[NAME, int("Secrets", |o| count(&o["secrets"]).into()), AGE] },
+        "endpoints" => const { &[NAME, col("Endpoints", endpoints), AGE] },
         "pods" => {
             const {
                 &[
@@ -90,11 +100,22 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                     col("Type", |o| text(o, &["type"]).into()),
                     col("Reason", |o| text(o, &["reason"]).into()),
                     col("Object", event_object),
-                    wide("Source", |o| text(o, &["source", "component"]).into()),
+                    wide("Subobject", |o| event_about(o, "fieldPath")),
+                    wide("Source", |o| {
+                        let (component, host) = (text(o, &["source", "component"]), text(o, &["source", "host"]));
+                        if host.is_empty() { component.into() } else { format!("{component}, {host}").into() }
+                    }),
                     col("Message", |o| {
                         o.get("message").or(o.get("note")).and_then(Value::as_str).unwrap_or_default().trim().into()
                     }),
-                    wide("Count", |o| o["count"].as_i64().unwrap_or(1).to_string().into()),
+                    wide("First Seen", |o| {
+                        let times = ["firstTimestamp", "deprecatedFirstTimestamp", "eventTime"];
+                        times
+                            .iter()
+                            .find_map(|key| o[*key].as_str())
+                            .map_or_else(|| "<unknown>".into(), |t| age_of(t).into())
+                    }),
+                    wide("Count", |o| o["count"].as_i64().filter(|count| *count > 0).unwrap_or(1).into()),
                     wide("Name", |o| o["metadata"]["name"].clone()),
                 ]
             }
@@ -114,6 +135,7 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                         }
                     }),
                     col("StorageClass", |o| text(o, &["spec", "storageClassName"]).into()),
+                    ATTRIBUTES_CLASS,
                     col("Reason", |o| text(o, &["status", "reason"]).into()),
                     AGE,
                     wide("VolumeMode", |o| text(o, &["spec", "volumeMode"]).into()),
@@ -131,6 +153,7 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                     col("Capacity", |o| text(o, &["status", "capacity", "storage"]).into()),
                     col("Access Modes", |o| access_modes(&o["status"]["accessModes"])),
                     col("StorageClass", |o| text(o, &["spec", "storageClassName"]).into()),
+                    ATTRIBUTES_CLASS,
                     AGE,
                     wide("VolumeMode", |o| text(o, &["spec", "volumeMode"]).into()),
                 ]
@@ -143,9 +166,7 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                     col("Provisioner", |o| text(o, &["provisioner"]).into()),
                     col("ReclaimPolicy", |o| text(o, &["reclaimPolicy"]).into()),
                     col("VolumeBindingMode", |o| text(o, &["volumeBindingMode"]).into()),
-                    col("AllowVolumeExpansion", |o| {
-                        o["allowVolumeExpansion"].as_bool().unwrap_or(false).to_string().into()
-                    }),
+                    col("AllowVolumeExpansion", |o| flag(&o["allowVolumeExpansion"])),
                     AGE,
                 ]
             }
@@ -156,8 +177,9 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                 &[
                     NAME,
                     int("Value", |o| o["value"].clone()),
-                    col("Global-Default", |o| o["globalDefault"].as_bool().unwrap_or(false).to_string().into()),
+                    boolean("Global-Default", |o| flag(&o["globalDefault"])),
                     AGE,
+                    col("PreemptionPolicy", |o| text(o, &["preemptionPolicy"]).into()),
                 ]
             }
         }
@@ -172,9 +194,8 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                 ]
             }
         }
-        "controllerrevisions" => const { &[NAME, int("Revision", |o| o["revision"].clone()), AGE] },
-        "customresourcedefinitions" | "roles" | "clusterroles" => {
-            const { &[NAME, col("Created At", |o| o["metadata"]["creationTimestamp"].clone())] }
+        "customresourcedefinitions" | "roles" | "clusterroles" | "limitranges" | "csistoragecapacities" => {
+            const { &[NAME, CREATED] }
         }
         "rolebindings" | "clusterrolebindings" => {
             const {
@@ -184,6 +205,9 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                         format!("{}/{}", text(o, &["roleRef", "kind"]), text(o, &["roleRef", "name"])).into()
                     }),
                     AGE,
+                    wide("Users", |o| subjects(o, "User")),
+                    wide("Groups", |o| subjects(o, "Group")),
+                    wide("ServiceAccounts", |o| subjects(o, "ServiceAccount")),
                 ]
             }
         }
@@ -204,7 +228,13 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                         .into(),
                     }),
                     col("Available", |o| {
-                        crate::object::condition(o, "Available").map_or("Unknown", |c| text(c, &["status"])).into()
+                        let Some(available) = crate::object::condition(o, "Available") else {
+                            return "Unknown".into();
+                        };
+                        match (text(available, &["status"]), text(available, &["reason"])) {
+                            (status @ "True", _) | (status, "") => status.into(),
+                            (status, reason) => format!("{status} ({reason})").into(),
+                        }
                     }),
                     AGE,
                 ]
@@ -231,111 +261,8 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                 ]
             }
         }
-        _ => workload_columns(plural),
+        _ => workloads::columns(plural),
     }
-}
-
-fn workload_columns(plural: &str) -> &'static [Printer] {
-    match plural {
-        "deployments" | "statefulsets" => const { &[NAME, col("Ready", |o| share(o, "readyReplicas")), AGE] },
-        "replicasets" | "replicationcontrollers" => {
-            const {
-                &[
-                    NAME,
-                    int("Desired", |o| number(o, &["spec", "replicas"])),
-                    int("Current", |o| number(o, &["status", "replicas"])),
-                    int("Ready", |o| number(o, &["status", "readyReplicas"])),
-                    AGE,
-                ]
-            }
-        }
-        "daemonsets" => {
-            const {
-                &[
-                    NAME,
-                    int("Desired", |o| number(o, &["status", "desiredNumberScheduled"])),
-                    int("Ready", |o| number(o, &["status", "numberReady"])),
-                    AGE,
-                ]
-            }
-        }
-        "jobs" => {
-            const {
-                &[
-                    NAME,
-                    col("Completions", |o| {
-                        let done = at(o, &["status", "succeeded"]).and_then(Value::as_i64).unwrap_or(0);
-                        format!("{done}/{}", at(o, &["spec", "completions"]).and_then(Value::as_i64).unwrap_or(1))
-                            .into()
-                    }),
-                    AGE,
-                ]
-            }
-        }
-        "cronjobs" => {
-            const {
-                &[
-                    NAME,
-                    col("Schedule", |o| text(o, &["spec", "schedule"]).into()),
-                    col("Suspend", |o| (at(o, &["spec", "suspend"]) == Some(&Value::Bool(true))).to_string().into()),
-                    AGE,
-                ]
-            }
-        }
-        "ingressclasses" => const { &[NAME, col("Controller", |o| text(o, &["spec", "controller"]).into()), AGE] },
-        "runtimeclasses" => const { &[NAME, col("Handler", |o| text(o, &["handler"]).into()), AGE] },
-        "certificatesigningrequests" => {
-            const {
-                &[
-                    NAME,
-                    AGE,
-                    col("SignerName", |o| text(o, &["spec", "signerName"]).into()),
-                    col("Requestor", |o| text(o, &["spec", "username"]).into()),
-                    col("Condition", |o| join(&o["status"]["conditions"], |c| c["type"].as_str().map(str::to_owned))),
-                ]
-            }
-        }
-        "validatingadmissionpolicies" => {
-            const {
-                &[
-                    NAME,
-                    int("Validations", |o| count(&o["spec"]["validations"]).into()),
-                    col("ParamKind", |o| or_unset(text(o, &["spec", "paramKind", "kind"]))),
-                    AGE,
-                ]
-            }
-        }
-        "mutatingadmissionpolicies" => {
-            const {
-                &[
-                    NAME,
-                    int("Mutations", |o| count(&o["spec"]["mutations"]).into()),
-                    col("ParamKind", |o| or_unset(text(o, &["spec", "paramKind", "kind"]))),
-                    AGE,
-                ]
-            }
-        }
-        "validatingadmissionpolicybindings" | "mutatingadmissionpolicybindings" => {
-            const {
-                &[
-                    NAME,
-                    col("PolicyName", |o| text(o, &["spec", "policyName"]).into()),
-                    col("ParamRef", |o| or_unset(text(o, &["spec", "paramRef", "name"]))),
-                    AGE,
-                ]
-            }
-        }
-        _ => const { &[NAME, AGE] },
-    }
-}
-
-fn number(object: &Value, path: &[&str]) -> Value {
-    at(object, path).and_then(Value::as_i64).unwrap_or(0).into()
-}
-
-/// `1/3`: of the replicas that are wanted, those that are.
-fn share(object: &Value, key: &str) -> Value {
-    format!("{}/{}", number(object, &["status", key]), number(object, &["spec", "replicas"])).into()
 }
 
 fn or_unset(text: &str) -> Value {
@@ -502,13 +429,54 @@ fn event_time(event: &Value) -> Value {
     ["lastTimestamp", "deprecatedLastTimestamp", "eventTime", "firstTimestamp"]
         .iter()
         .find_map(|key| event[*key].as_str())
-        .or_else(|| event["metadata"]["creationTimestamp"].as_str())
         .map_or_else(|| "<unknown>".into(), |t| age_of(t).into())
 }
 
-fn event_object(event: &Value) -> Value {
+fn event_about(event: &Value, key: &str) -> Value {
     let object = event.get("involvedObject").or_else(|| event.get("regarding")).unwrap_or(&Value::Null);
-    format!("{}/{}", text(object, &["kind"]).to_lowercase(), text(object, &["name"])).into()
+    text(object, &[key]).into()
+}
+
+fn event_object(event: &Value) -> Value {
+    match (event_about(event, "kind").as_str(), event_about(event, "name").as_str()) {
+        (Some(""), Some(name)) => name.into(),
+        (Some(kind), Some(name)) => format!("{}/{name}", kind.to_lowercase()).into(),
+        _ => "".into(),
+    }
+}
+
+/// The first three addresses with their ports, and how many more there are.
+fn endpoints(endpoints: &Value) -> Value {
+    let mut all = Vec::new();
+    for subset in endpoints["subsets"].as_array().into_iter().flatten() {
+        let addresses: Vec<&str> =
+            subset["addresses"].as_array().into_iter().flatten().map(|address| text(address, &["ip"])).collect();
+        let ports: Vec<i64> =
+            subset["ports"].as_array().into_iter().flatten().filter_map(|p| p["port"].as_i64()).collect();
+        if ports.is_empty() {
+            all.extend(addresses.iter().map(|address| (*address).to_owned()));
+        }
+        for port in ports {
+            all.extend(addresses.iter().map(|address| format!("{address}:{port}")));
+        }
+    }
+    let more = all.len().saturating_sub(3);
+    all.truncate(3);
+    let shown = all.join(",");
+    if more > 0 { format!("{shown} + {more} more...").into() } else { or_none(&shown) }
+}
+
+fn subjects(binding: &Value, kind: &str) -> Value {
+    let all = binding["subjects"].as_array().into_iter().flatten().filter(|subject| subject["kind"] == kind);
+    let named = all.map(|subject| match text(subject, &["namespace"]) {
+        "" => text(subject, &["name"]).to_owned(),
+        namespace => format!("{namespace}/{}", text(subject, &["name"])),
+    });
+    named.collect::<Vec<_>>().join(", ").into()
+}
+
+fn flag(value: &Value) -> Value {
+    value.as_bool().unwrap_or(false).into()
 }
 
 fn or_na(value: &Value) -> Value {
@@ -523,7 +491,10 @@ fn or_na(value: &Value) -> Value {
 fn quota_use(quota: &Value, wanted: fn(&str) -> bool) -> Value {
     let hard = at(quota, &["status", "hard"]).and_then(Value::as_object).into_iter().flatten();
     let each = hard.filter(|(name, _)| wanted(name)).map(|(name, limit)| {
-        let used = text(quota, &["status", "used", name]);
+        let used = match text(quota, &["status", "used", name]) {
+            "" => "0",
+            used => used,
+        };
         format!("{name}: {used}/{}", limit.as_str().unwrap_or_default())
     });
     each.collect::<Vec<_>>().join(", ").into()

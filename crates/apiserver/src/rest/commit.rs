@@ -54,7 +54,12 @@ pub fn validate(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), 
         let why = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
         causes.push(Cause::invalid("<nil>", &Value::Null, why));
     }
-    causes.extend(strategy::validate(call, object, old));
+    for cause in strategy::validate(call, object, old) {
+        // What the schema misses, too, is said once.
+        if cause.kind != CauseKind::FieldValueRequired || causes.iter().all(|c| c.field != cause.field) {
+            causes.push(cause);
+        }
+    }
     refuse(call, name, &causes)
 }
 

@@ -10,6 +10,7 @@ use super::{Call, decode, metadata, respond, strategy};
 use crate::admission::{self, Operation};
 use crate::http::body::Body;
 use crate::object::text;
+use crate::registry::Special;
 use crate::status::ApiError;
 
 /// Attempts at a free name for `generateName`.
@@ -50,6 +51,9 @@ pub async fn create_object(call: &Call, mut object: Value) -> Result<Bytes, ApiE
     for _ in 0..NAME_ATTEMPTS {
         if generated {
             crate::object::metadata(&mut object).insert("name".into(), metadata::generate_name(&base).into());
+            if call.resource.special == Special::Namespace {
+                strategy::label_namespace(&mut object);
+            }
         }
         commit::validate(call, &object, None)?;
         admission::limits::check(call, &object)?;

@@ -22,6 +22,25 @@ use crate::storage::{self, Entry};
 
 const MAX_ATTEMPTS: usize = 64;
 
+/// Built-in kinds whose last state is the answer, as upstream has it. The others' answer is that they are gone.
+const SHOWN: &[&str] = &[
+    "csidrivers",
+    "csinodes",
+    "deviceclasses",
+    "jobs",
+    "persistentvolumeclaims",
+    "persistentvolumes",
+    "pods",
+    "podtemplates",
+    "replicationcontrollers",
+    "resourceclaims",
+    "resourcequotas",
+    "serviceaccounts",
+    "services",
+    "storageclasses",
+    "volumeattachments",
+];
+
 /// DeleteOptions from body and query.
 #[derive(Debug, Clone, Default)]
 struct Options {
@@ -46,8 +65,9 @@ pub async fn delete(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiErro
         let entry = call.server.store.get(&call.resource.storage, &key).ok_or_else(|| call.not_found())?;
         match delete_one(call, &entry, &options).await? {
             None => {}
-            Some(Deleted::Removed(stored)) if call.resource.special == Special::Pod => {
-                // Pods answer with their last state, which kubelets and clients look at.
+            Some(Deleted::Removed(stored))
+                if !call.resource.custom && SHOWN.contains(&call.resource.plural.as_str()) =>
+            {
                 return respond::object(call, StatusCode::OK, &stored).await;
             }
             Some(Deleted::Removed(_)) => return Ok(success(call, call.name(), &entry.meta.uid)),
@@ -104,6 +124,11 @@ async fn delete_one(call: &Call, entry: &Arc<Entry>, options: &Options) -> Resul
     let held = call.resource.special == Special::Namespace
         && at(&new, &["spec", "finalizers"]).and_then(Value::as_array).is_some_and(|f| !f.is_empty());
     if !finalizers && grace == 0 && !held {
+        if call.resource.special == Special::Pod
+            && let Some(seconds) = metadata(&mut new).get_mut("deletionGracePeriodSeconds")
+        {
+            *seconds = 0.into();
+        }
         return Ok(match commit::remove(call, entry, &new, options.dry_run).await? {
             Outcome::Done(bytes) => Some(Deleted::Removed(bytes)),
             Outcome::Conflict => None,

@@ -51,8 +51,7 @@ fn deadline_faults(pod: &Value, old: &Value) -> Option<Cause> {
     let before = seconds(old)?;
     match seconds(pod) {
         Some(now) if now > before => {
-            let fault = format!("must be less than or equal to previous value {before}");
-            Some(Cause::invalid(field, &json!(now), fault))
+            Some(Cause::invalid(field, &json!(now), "must be less than or equal to previous value"))
         }
         Some(_) => None,
         None => Some(Cause::invalid(field, &Value::Null, "must not update from a positive integer to nil value")),

@@ -21,10 +21,8 @@ pub async fn prepare_create(call: &Call, object: &mut Value) -> Result<(), ApiEr
     }
     match call.resource.special {
         Special::Namespace => {
-            let name = object::name(object).to_owned();
             field_map(object, "spec").insert("finalizers".into(), json!(["kubernetes"]));
             field_map(object, "status").insert("phase".into(), "Active".into());
-            label_namespace(object, &name);
         }
         Special::Pod => {
             let qos = qos_class(object);
@@ -64,8 +62,7 @@ pub async fn prepare_update(call: &Call, old: &Value, new: &mut Value) -> Result
                 let finalizers = at(old, &["spec", "finalizers"]).cloned().unwrap_or_else(|| json!([]));
                 field_map(new, "spec").insert("finalizers".into(), finalizers);
             }
-            let name = object::name(new).to_owned();
-            label_namespace(new, &name);
+            label_namespace(new);
         }
         Special::Secret => fold_string_data(new),
         Special::Service if call.subresource().is_empty() => services::allocate(call, Some(old), new)?,
@@ -136,11 +133,16 @@ pub fn finished_deletion(resource: &Resource, object: &Value) -> bool {
 /// Defaults of built-in kinds that their published schemas do not carry.
 pub fn defaults(resource: &Resource, object: &mut Value) {
     match resource.special {
+        Special::Namespace => label_namespace(object),
         Special::Pod => {
             if let Some(spec) = object.get_mut("spec") {
                 default(spec, "serviceAccountName", "default");
                 default(spec, "enableServiceLinks", true);
                 pod_spec_defaults(spec);
+                // What was once taken for a grace period without an end.
+                if spec["terminationGracePeriodSeconds"].as_i64().is_some_and(|seconds| seconds < 0) {
+                    spec["terminationGracePeriodSeconds"] = 1.into();
+                }
             }
         }
         Special::Service => {
@@ -238,8 +240,13 @@ fn json_map(value: Value) -> serde_json::Map<String, Value> {
     }
 }
 
-fn label_namespace(object: &mut Value, name: &str) {
-    let labels = metadata(object).entry("labels").or_insert_with(|| json!({}));
+/// Selectors find a namespace by its name. One whose name is not known yet is labelled when it is.
+pub fn label_namespace(namespace: &mut Value) {
+    let name = object::name(namespace).to_owned();
+    if name.is_empty() {
+        return;
+    }
+    let labels = metadata(namespace).entry("labels").or_insert_with(|| json!({}));
     if labels.is_null() {
         *labels = json!({});
     }

@@ -245,3 +245,17 @@ async fn json_patches_add_to_a_status_that_was_never_written() {
     let patched = admin.patch(&format!("{claims}/b"), "application/json-patch+json", &patch).await.expect(200);
     assert_eq!(patched.get("status"), None, "nothing was added");
 }
+
+#[tokio::test]
+async fn a_namespace_is_labelled_with_the_name_that_it_gets() {
+    let server = Server::start().await;
+    for metadata in [json!({"name": "plain"}), json!({"generateName": "made-"})] {
+        let namespace = server.admin().post("/api/v1/namespaces", &json!({"metadata": metadata})).await.expect(201);
+        let meta = &namespace["metadata"];
+        assert!(meta["name"].as_str().is_some_and(|name| !name.is_empty()), "{namespace:#}");
+        assert_eq!(meta["labels"]["kubernetes.io/metadata.name"], meta["name"]);
+        // What the server itself sets is nobody's.
+        let fields = &meta["managedFields"][0]["fieldsV1"];
+        assert!(fields.get("f:spec").is_none() && fields.get("f:status").is_none(), "{namespace:#}");
+    }
+}
