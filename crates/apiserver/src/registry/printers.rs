@@ -173,7 +173,10 @@ pub fn columns(plural: &str) -> &'static [Printer] {
             }
         }
         "controllerrevisions" => const { &[NAME, int("Revision", |o| o["revision"].clone()), AGE] },
-        "customresourcedefinitions" | "roles" | "clusterroles" => {
+        "customresourcedefinitions" => {
+            const { &[NAME, Printer { kind: "date", ..col("Created At", |o| o["metadata"]["creationTimestamp"].clone()) }] }
+        }
+        "roles" | "clusterroles" => {
             const { &[NAME, col("Created At", |o| o["metadata"]["creationTimestamp"].clone())] }
         }
         "rolebindings" | "clusterrolebindings" => {

@@ -137,10 +137,10 @@ async fn wrong_crds_are_refused() {
     let cases = [
         (json!({"metadata": {"name": "wrong.example.com"}}), "must be spec.names.plural"),
         (json!({"spec": {"scope": "Galaxy"}}), "spec.scope: Unsupported value: \"Galaxy\""),
-        (json!({"spec": {"versions": []}}), "must have at least one version"),
+        (json!({"spec": {"versions": []}}), "must have exactly one version marked as storage version"),
         (
             json!({"spec": {"versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "nonsense"}}}]}}),
-            "spec.versions[0].schema.openAPIV3Schema",
+            "spec.validation.openAPIV3Schema.type: Unsupported value: \"nonsense\"",
         ),
     ];
     for (change, message) in cases {
