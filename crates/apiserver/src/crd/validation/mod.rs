@@ -149,7 +149,7 @@ fn stored_version_causes(crd: &Value) -> Vec<Cause> {
     const FIELD: &str = "status.storedVersions";
     let stored = strings(at(crd, &["status", "storedVersions"]));
     if stored.is_empty() {
-        return vec![Cause::invalid(FIELD, &json!([]), "must have at least one stored version")];
+        return vec![Cause::invalid(FIELD, &Value::Null, "must have at least one stored version")];
     }
     let known: Vec<&str> = Versions::of(crd, None).names().collect();
     let gone = stored.iter().enumerate().filter(|(_, name)| !known.contains(&name.as_str()));

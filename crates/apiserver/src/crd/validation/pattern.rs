@@ -106,7 +106,7 @@ fn flags(text: &str) -> Result<(&str, bool), String> {
             _ => return Err(format!("invalid or unsupported Perl syntax: `{}`", &text[..text.len() - rest.len()])),
         }
     }
-    Err(format!("missing closing ): `{text}`"))
+    Err(format!("invalid or unsupported Perl syntax: `{text}`"))
 }
 
 /// What follows a repetition. None if the brace is only a brace.

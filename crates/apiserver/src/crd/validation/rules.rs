@@ -4,9 +4,9 @@ use ferrovirt_schema::{Cause, CauseKind};
 use kube_cel::cel::Program;
 use serde_json::{Value, json};
 
-use super::path;
 use super::schema::branches;
 use super::typing::{self, Fault, Type};
+use super::{path, structural};
 use crate::crd::engine::{MAX_COMPLEXITY, complexity, roomily};
 use crate::object::text;
 
@@ -45,7 +45,8 @@ pub fn wording(schema: &Value, path: &str) -> Vec<Cause> {
         if broken(target) {
             wrong("must not contain line breaks");
         }
-        if !target.is_empty() && path::find(schema, target, true).is_err() {
+        let readable = || structural::unreadable(schema).is_none();
+        if !target.is_empty() && path::find(schema, target, true).is_err() && readable() {
             wrong("must be a valid path");
         }
     }
@@ -69,20 +70,19 @@ pub fn check(schema: &Value, resource: bool, uncorrelated: Option<&str>, path: &
             field: at(key),
             message: format!("Invalid value: {}: {why}", shown(rule)),
         };
+        // A rule that does not compile looks at nothing.
+        let compares = seen.as_ref().is_ok_and(|seen| seen.compares);
         match seen {
             Err(why) => causes.push(invalid("rule", &why)),
-            Ok(seen) => {
-                causes.extend(seen.message_fault.map(|why| invalid("messageExpression", &why)));
-                if let (true, Some(list)) = (seen.compares, uncorrelated) {
-                    let why =
-                        format!("oldSelf cannot be used on the uncorrelatable portion of the schema within {list}");
-                    causes.push(Cause::invalid(at("rule"), &json!(code), why));
-                }
-                if let (false, Some(optional)) = (seen.compares, rule["optionalOldSelf"].as_bool()) {
-                    let why = "may not be set if oldSelf is not used in rule";
-                    causes.push(Cause::invalid(at("optionalOldSelf"), &json!(optional), why));
-                }
-            }
+            Ok(seen) => causes.extend(seen.message_fault.map(|why| invalid("messageExpression", &why))),
+        }
+        if let (true, Some(list)) = (compares, uncorrelated) {
+            let why = format!("oldSelf cannot be used on the uncorrelatable portion of the schema within {list}");
+            causes.push(Cause::invalid(at("rule"), &json!(code), why));
+        }
+        if let (false, Some(optional)) = (compares, rule["optionalOldSelf"].as_bool()) {
+            let why = "may not be set if oldSelf is not used in rule";
+            causes.push(Cause::invalid(at("optionalOldSelf"), &json!(optional), why));
         }
     }
     causes
@@ -147,5 +147,7 @@ fn shown(rule: &Value) -> String {
         ("OptionalOldSelf", or_null("optionalOldSelf")),
     ];
     let members: Vec<String> = members.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
-    format!("{{{}}}", members.join(","))
+    // Go's JSON is fit for HTML.
+    let text = format!("{{{}}}", members.join(","));
+    text.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }

@@ -8,7 +8,7 @@ use super::{defaults, lists, rules, structural};
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
 const META: [&str; 3] = ["metadata", "kind", "apiVersion"];
 /// What the root may not have beside a status subresource, whose schema is cut out of it.
-const NOT_AT_ROOT: [&str; 18] = [
+const NOT_AT_ROOT: [&str; 19] = [
     "nullable",
     "default",
     "maxProperties",
@@ -27,6 +27,7 @@ const NOT_AT_ROOT: [&str; 18] = [
     "x-kubernetes-int-or-string",
     "x-kubernetes-list-map-keys",
     "x-kubernetes-list-type",
+    "x-kubernetes-map-type",
 ];
 const AT_ROOT: &str = "[Description Type Format Title Maximum ExclusiveMaximum Minimum ExclusiveMinimum MaxLength MinLength Pattern MaxItems MinItems UniqueItems MultipleOf Required Items Properties ExternalDocs Example XPreserveUnknownFields XValidations]";
 
@@ -114,14 +115,15 @@ struct Place {
 }
 
 fn root_fault(schema: &Value, path: &str) -> Option<Cause> {
+    let has = |key: &&str| set(schema, key).is_some();
     let kind = kind(schema);
-    if !kind.is_empty() && kind != "object" {
+    let reference = ["id", "$schema", "$ref"].iter().any(has);
+    if !reference && !kind.is_empty() && kind != "object" {
         let why =
             "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
         return Some(Cause::invalid(format!("{path}.type"), &json!(kind), why));
     }
-    let mut keys = ["id", "$schema", "$ref", "x-kubernetes-map-type"].into_iter().chain(NOT_AT_ROOT);
-    keys.any(|key| set(schema, key).is_some()).then(|| {
+    (reference || NOT_AT_ROOT.iter().any(has)).then(|| {
         let why =
             format!("only {AT_ROOT} fields are allowed at the root of the schema if the status subresource is enabled");
         Cause::invalid(path, schema, why)
@@ -151,7 +153,8 @@ fn standard(schema: &Value, path: &str, place: &Place, causes: &mut Vec<Cause>) 
         forbid("default", &format!("must not be set {reason}"));
     }
     for key in ["id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref"] {
-        if set(schema, key).is_some() {
+        // A reference to nothing is a reference, too.
+        if set(schema, key).is_some() || (key == "$ref" && schema[key].is_string()) {
             forbid(key, &format!("{key} is not supported"));
         }
     }
@@ -202,11 +205,16 @@ fn below(schema: &Value, path: &str, place: &Place, found: &mut Found) {
             node(branch, &format!("{path}.{key}[{index}]"), &unruled, found);
         }
     }
-    if let Some(items) = set(schema, "items").filter(|items| items.is_object()) {
+    if let Some(items) = set(schema, "items") {
         let mut inner = Place { resource: resource(items), ..inner };
         if schema["x-kubernetes-list-type"] != "map" {
             inner.uncorrelated.get_or_insert_with(|| path.to_owned());
         }
-        node(items, &format!("{path}.items"), &inner, found);
+        match items.as_array() {
+            None => node(items, &format!("{path}.items"), &inner, found),
+            Some(list) => list.iter().enumerate().for_each(|(index, one)| {
+                node(one, &format!("{path}.items[{index}]"), &inner, found);
+            }),
+        }
     }
 }

@@ -169,6 +169,11 @@ impl Type<'_> {
         !matches!(self, Type::Dyn | Type::Null) && !self.is(name)
     }
 
+    /// Whether this may hold other values, each of which is found by its index or key.
+    fn many(&self) -> bool {
+        matches!(self, Type::Dyn | Type::Null | Type::List(_) | Type::Map(_))
+    }
+
     fn numeric(&self) -> bool {
         matches!(self, Type::Int | Type::Uint | Type::Double)
     }
@@ -267,7 +272,13 @@ impl<'a> Checker<'a, '_> {
                 self.comparable(name, a, b);
                 Type::Bool
             }
-            (op::IN | op::NOT_STRICTLY_FALSE, _) => Type::Bool,
+            (op::NOT_STRICTLY_FALSE, _) => Type::Bool,
+            (op::IN, [_, holder]) => {
+                if !holder.many() {
+                    self.overload(name, &arguments);
+                }
+                Type::Bool
+            }
             (op::CONDITIONAL, [condition, a, b]) => {
                 if condition.is_not("bool") {
                     self.overload(name, &arguments);
@@ -275,24 +286,51 @@ impl<'a> Checker<'a, '_> {
                 if a.is(b.name()) { a.clone() } else { Type::Dyn }
             }
             (op::INDEX, [Type::List(one) | Type::Map(one), _]) => (**one).clone(),
-            (op::NEGATE, [one @ (Type::Int | Type::Double)]) => one.clone(),
-            (op::ADD | op::SUBSTRACT | op::MULTIPLY | op::DIVIDE | op::MODULO, [a, b]) => {
-                if a.numeric() && b.numeric() && a.is(b.name()) {
-                    return a.clone();
+            (op::INDEX, [holder, _]) => {
+                if !holder.many() {
+                    self.overload(name, &arguments);
                 }
-                match (name, a, b) {
-                    (op::ADD, Type::String, Type::String) => Type::String,
-                    (op::ADD, Type::List(_), Type::List(_)) => Type::List(Rc::new(Type::Dyn)),
-                    _ => Type::Dyn,
-                }
+                Type::Dyn
             }
-            ("size", _) => Type::Int,
-            ("startsWith" | "endsWith" | "matches", [_]) if target.is_some() => Type::Bool,
+            (op::NEGATE, [one]) => {
+                if !matches!(one, Type::Int | Type::Double | Type::Duration | Type::Dyn | Type::Null) {
+                    self.overload(name, &arguments);
+                }
+                one.clone()
+            }
+            (op::ADD | op::SUBSTRACT | op::MULTIPLY | op::DIVIDE | op::MODULO, [a, b]) => self.arithmetic(name, a, b),
+            ("size", all) => {
+                let sized = target.as_ref().or(all.first());
+                if sized.is_some_and(|one| one.is_not("string") && one.is_not("bytes") && !one.many()) {
+                    self.overload(name, &arguments);
+                }
+                Type::Int
+            }
+            ("startsWith" | "endsWith" | "matches", [_]) if target.is_some() => {
+                if target.is_some_and(|one| one.is_not("string")) {
+                    self.overload(name, &arguments);
+                }
+                Type::Bool
+            }
             ("int", [_]) if target.is_none() => Type::Int,
             ("double", [_]) if target.is_none() => Type::Double,
             ("string", [_]) if target.is_none() => Type::String,
             _ => Type::Dyn,
         }
+    }
+
+    fn arithmetic(&mut self, name: &str, a: &Type<'a>, b: &Type<'a>) -> Type<'a> {
+        let unsure = |one: &Type<'_>| matches!(one, Type::Dyn | Type::Null | Type::Time | Type::Duration);
+        if unsure(a) || unsure(b) {
+            return Type::Dyn;
+        }
+        let joined = name == op::ADD && matches!(a, Type::String | Type::Bytes | Type::List(_));
+        let counted = a.numeric() && !(name == op::MODULO && a.is("double"));
+        if !a.is(b.name()) || !(joined || counted) {
+            self.overload(name, &[a.clone(), b.clone()]);
+            return Type::Dyn;
+        }
+        if matches!(a, Type::List(_)) { Type::List(Rc::new(Type::Dyn)) } else { a.clone() }
     }
 
     /// Numbers compare with each other, and other simple values with their like.
@@ -311,7 +349,15 @@ impl<'a> Checker<'a, '_> {
     }
 
     fn comprehension(&mut self, made: &ComprehensionExpr) -> Type<'a> {
-        let (first, second) = match self.infer(&made.iter_range) {
+        let range = self.infer(&made.iter_range);
+        if !range.many() {
+            let what = format!(
+                "expression of type '{}' cannot be range of a comprehension (must be list, map, or dynamic)",
+                range.name()
+            );
+            self.fault(what, "self");
+        }
+        let (first, second) = match range {
             Type::List(one) => (Type::Int, (*one).clone()),
             Type::Map(one) => (Type::String, (*one).clone()),
             _ => (Type::Dyn, Type::Dyn),
@@ -389,7 +435,7 @@ mod tests {
             "when": {"type": "string", "format": "date-time"},
         }});
         // (rule, type, faults)
-        let cases: [(&str, &str, &[&str]); 34] = [
+        let cases: [(&str, &str, &[&str]); 44] = [
             ("self.n > 1 && self.s == 'x' || !self.b", "bool", &[]),
             ("self.n + 1", "int", &[]),
             ("self.f > 1", "bool", &[]),
@@ -415,6 +461,20 @@ mod tests {
             ("cel.bind(x, self.n, x > 1)", "dyn", &[]),
             ("self.s.matches('a') && self.s.contains('b')", "bool", &[]),
             ("1 + 1", "int", &[]),
+            ("self.list + [1] == [] && 'a' in self.map", "bool", &[]),
+            ("self.when - duration('1h') < self.when", "bool", &[]),
+            ("self.n % 2 == 0 && self.port + 1 == 2 && -self.f < 0.0", "bool", &[]),
+            ("self.s.size() + self.list.size() + size(self.map) > 2", "bool", &[]),
+            ("self.size() > 0", "bool", &["found no matching overload for 'size' applied to '()'"]),
+            (
+                "self.all(i, i == 1)",
+                "bool",
+                &["expression of type 'object' cannot be range of a comprehension (must be list, map, or dynamic)"],
+            ),
+            ("self.n + self.s == 'x'", "bool", &["found no matching overload for '_+_' applied to '(int, string)'"]),
+            ("self.n.matches('x')", "bool", &["found no matching overload for 'matches' applied to '(string)'"]),
+            ("self[0] == 1", "bool", &["found no matching overload for '_[_]' applied to '(object, int)'"]),
+            ("-self.s == 'x'", "bool", &["found no matching overload for '-_' applied to '(string)'"]),
             ("self.none", "dyn", &["undefined field 'none'"]),
             ("has(self.none)", "bool", &["undefined field 'none'"]),
             ("self.any.x == 1", "bool", &["undefined field 'any'"]),
