@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferrovirt_schema::Cause;
+use ferrovirt_schema::{Cause, names};
 use serde_json::{Value, json};
 
 use crate::http::outbound::Destination;
@@ -20,11 +20,15 @@ use crate::storage::{Entry, parse};
 const LIMIT: Duration = Duration::from_secs(30);
 /// Objects in one question.
 const CHUNK: usize = 500;
+/// The versions of the question. They only differ in their name.
+const REVIEWS: [&str; 2] = ["v1", "v1beta1"];
 
 /// Whom to ask.
 #[derive(Debug, Clone)]
 pub struct Conversion {
     destination: Destination,
+    /// The first version of the question that the webhook and this server both know.
+    review: &'static str,
 }
 
 impl Conversion {
@@ -32,8 +36,10 @@ impl Conversion {
     pub fn of(crd: &Value) -> Option<Arc<Self>> {
         let conversion = at(crd, &["spec", "conversion"])?;
         let config = at(conversion, &["webhook", "clientConfig"])?;
+        let asked = strings(at(conversion, &["webhook", "conversionReviewVersions"]));
+        let review = asked.iter().find_map(|one| REVIEWS.into_iter().find(|known| one == known)).unwrap_or(REVIEWS[0]);
         (text(conversion, &["strategy"]) == "Webhook")
-            .then(|| Arc::new(Self { destination: Destination::read(config) }))
+            .then(|| Arc::new(Self { destination: Destination::read(config), review }))
     }
 
     async fn ask(&self, server: &Server, kind: &str, desired: &str, objects: &[Value]) -> Result<Vec<Value>, ApiError> {
@@ -43,7 +49,7 @@ impl Conversion {
         };
         let uid = uuid::Uuid::new_v4().to_string();
         let question = json!({
-            "apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview",
+            "apiVersion": format!("apiextensions.k8s.io/{}", self.review), "kind": "ConversionReview",
             "request": {"uid": uid, "desiredAPIVersion": desired, "objects": objects},
         });
         let answer = self.destination.ask(server, &question, LIMIT).await.map_err(|why| failed(&why))?;
@@ -149,38 +155,48 @@ fn with_bytes(entry: &Entry, object: &Value, desired: &str) -> Result<Entry, Api
     Ok(Entry { bytes, meta: encoded.meta, ..entry.clone() })
 }
 
-/// What is wrong with the conversion that a CRD asks for.
+/// What is wrong with the conversion that a CRD asks for. The fields are named as upstream names them, by an older form.
 pub fn check(crd: &Value) -> Vec<Cause> {
+    const CLIENT: &str = "spec.conversion.webhookClientConfig";
+    const VERSIONS: &str = "spec.conversion.conversionReviewVersions";
     let conversion = &crd["spec"]["conversion"];
+    let webhook = &conversion["webhook"];
+    let (client, versions) = (&webhook["clientConfig"], strings(webhook.get("conversionReviewVersions")));
     let mut causes = Vec::new();
     match text(conversion, &["strategy"]) {
-        "" | "None" => {
-            if conversion["webhook"].is_object() {
-                let why = "should not be set when strategy is not set to Webhook";
-                causes.push(Cause::forbidden("spec.conversion.webhook", why));
-            }
-        }
         "Webhook" => {
-            let webhook = &conversion["webhook"];
-            let client = &webhook["clientConfig"];
             if !client.is_object() {
-                let why = "required when strategy is set to Webhook";
-                causes.push(Cause::required("spec.conversion.webhook.clientConfig", why));
+                causes.push(Cause::required(CLIENT, "required when strategy is set to Webhook"));
             } else if client["url"].is_string() == client["service"].is_object() {
-                let why = "exactly one of url or service is required";
-                causes.push(Cause::required("spec.conversion.webhook.clientConfig", why));
+                causes.push(Cause::required(CLIENT, "exactly one of url or service is required"));
             }
-            let versions = strings(webhook.get("conversionReviewVersions"));
-            if !versions.iter().any(|version| version == "v1") {
-                let why = "must include at least one of v1";
-                let given = &webhook["conversionReviewVersions"];
-                causes.push(Cause::invalid("spec.conversion.webhook.conversionReviewVersions", given, why));
+            if versions.is_empty() {
+                causes.push(Cause::required(VERSIONS, ""));
+                return causes;
             }
+            for (index, version) in versions.iter().enumerate() {
+                let mut invalid =
+                    |why| causes.push(Cause::invalid(format!("{VERSIONS}[{index}]"), &json!(version), why));
+                if versions[..index].contains(version) {
+                    invalid("duplicate version".to_owned());
+                    continue;
+                }
+                names::dns_label_1035(version).into_iter().for_each(invalid);
+            }
+            if !REVIEWS.iter().any(|known| versions.iter().any(|version| version == known)) {
+                let why = format!("must include at least one of {}", REVIEWS.join(", "));
+                causes.push(Cause::invalid(VERSIONS, &json!(versions), why));
+            }
+            return causes;
         }
+        "" | "None" => {}
         other => {
-            let given = json!(other);
-            causes.push(Cause::not_supported("spec.conversion.strategy", &given, &[json!("None"), json!("Webhook")]));
+            let supported = ["None", "Webhook"].map(Value::from);
+            causes.push(Cause::not_supported("spec.conversion.strategy", &json!(other), &supported));
         }
     }
+    let why = "should not be set when strategy is not set to Webhook";
+    causes.extend(client.is_object().then(|| Cause::forbidden(CLIENT, why)));
+    causes.extend((!versions.is_empty()).then(|| Cause::forbidden(VERSIONS, why)));
     causes
 }

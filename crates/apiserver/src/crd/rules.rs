@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use ferrovirt_schema::Cause;
-use kube_cel::{CompiledSchema, RootContext, ValidationError, Validator};
+use kube_cel::{CompiledSchema, ErrorKind, RootContext, ValidationError, Validator};
 use serde_json::{Map, Value, json};
 
 use super::engine::{MAX_COMPLEXITY, SHALLOW, complexity, roomily, safely};
@@ -54,15 +54,23 @@ impl Rules {
 
     /// The rules that an object breaks. What an update leaves as it was may go on breaking them.
     pub fn check(&self, object: &Value, old: Option<&Value>) -> Vec<Cause> {
-        let evaluate =
-            || VALIDATOR.with(|v| v.validate_compiled_with_context(&self.schema, object, old, Some(&self.root)));
-        let Some(result) = (if self.deep { roomily(evaluate) } else { safely(evaluate) }) else {
+        let Some(errors) = self.evaluate(object, old) else {
             return vec![Cause::forbidden("<nil>", "the rules of this kind could not be evaluated")];
         };
-        let Err(errors) = result else {
-            return Vec::new();
-        };
-        errors.into_vec().into_iter().filter(|error| !ratcheted(error, object, old)).map(|e| cause(e, object)).collect()
+        errors.into_iter().filter(|error| !ratcheted(error, object, old)).map(|e| cause(e, object)).collect()
+    }
+
+    /// The rules that a value certainly breaks: not those that this engine has no answer for.
+    pub fn broken(&self, value: &Value) -> Vec<Cause> {
+        let errors = self.evaluate(value, None).unwrap_or_default().into_iter();
+        errors.filter(|error| error.kind == ErrorKind::ValidationFailure).map(|e| cause(e, value)).collect()
+    }
+
+    fn evaluate(&self, object: &Value, old: Option<&Value>) -> Option<Vec<ValidationError>> {
+        let evaluate =
+            || VALIDATOR.with(|v| v.validate_compiled_with_context(&self.schema, object, old, Some(&self.root)));
+        let result = if self.deep { roomily(evaluate) } else { safely(evaluate) }?;
+        Some(result.err().map(|errors| errors.into_vec()).unwrap_or_default())
     }
 }
 

@@ -30,7 +30,7 @@ pub fn custom_resource(crd: &Value, pool: &mut Pool) -> Result<Resource, Vec<Cau
         }
         if version["served"] == true {
             versions.push(custom_version(version, &group, &kind, pool).map_err(|causes| {
-                let base = format!("spec.versions[{index}].schema.openAPIV3Schema");
+                let base = format!("spec.versions[{index}].schema");
                 causes.into_iter().map(|c| prefixed(c, &base)).collect::<Vec<_>>()
             })?);
         }
@@ -102,7 +102,8 @@ fn custom_version(version: &Value, group: &str, kind: &str, pool: &mut Pool) -> 
         kind: kind.to_owned(),
     };
     let rules = match at(version, &["schema", "openAPIV3Schema"]) {
-        Some(schema) => Rules::compile(schema, root)?,
+        Some(schema) => Rules::compile(schema, root)
+            .map_err(|causes| causes.into_iter().map(|c| prefixed(c, "openAPIV3Schema")).collect::<Vec<_>>())?,
         None => None,
     };
     let columns = match version["additionalPrinterColumns"].as_array() {

@@ -44,15 +44,25 @@ pub fn validate(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), 
             )));
         }
     }
-    // Rules are written for objects that fit the schema.
-    if let (Some(rules), true) = (&call.version().rules, from_schema.is_empty()) {
-        causes.extend(rules.check(object, old));
-    }
-    let unchecked = call.version().rules.is_some() && !from_schema.is_empty();
+    // Rules are written for objects that have the shape of the schema. Values that it does not allow do no harm to them.
+    let misshapen = from_schema.iter().any(|cause| {
+        matches!(
+            cause.kind,
+            CauseKind::FieldValueNotSupported
+                | CauseKind::FieldValueRequired
+                | CauseKind::FieldValueTooLong
+                | CauseKind::FieldValueTooMany
+                | CauseKind::FieldValueTypeInvalid
+        )
+    });
     causes.extend(from_schema);
-    if unchecked {
-        let why = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
-        causes.push(Cause::invalid("<nil>", &Value::Null, why));
+    if let Some(rules) = &call.version().rules {
+        if misshapen {
+            let why = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
+            causes.push(Cause::invalid("<nil>", &Value::Null, why));
+        } else {
+            causes.extend(rules.check(object, old));
+        }
     }
     for cause in strategy::validate(call, object, old) {
         // What the schema misses, too, is said once.

@@ -81,7 +81,7 @@ pub async fn prepare_update(call: &Call, old: &Value, new: &mut Value) -> Result
 pub fn validate(call: &Call, object: &Value, old: Option<&Value>) -> Vec<Cause> {
     let mut causes = Vec::new();
     match call.resource.special {
-        Special::Crd => causes.extend(crd::validate(object, old)),
+        Special::Crd if call.subresource().is_empty() => causes.extend(crd::validate(object, old)),
         Special::Service => causes.extend(services::validate(object, old)),
         Special::Webhook => causes.extend(crate::admission::check_webhooks(object)),
         Special::Policy => causes.extend(crate::admission::policy::check(object)),

@@ -146,9 +146,13 @@ async fn a_conversion_has_to_be_whole() {
     let server = Server::start().await;
     let admin = server.admin();
     let cases = [
-        ("/spec/conversion/webhook/clientConfig", json!(null), "spec.conversion.webhook.clientConfig: Required value"),
-        ("/spec/conversion/webhook/conversionReviewVersions", json!(["v9"]), "must include at least one of v1"),
-        ("/spec/conversion/strategy", json!("None"), "spec.conversion.webhook: Forbidden"),
+        ("/spec/conversion/webhook/clientConfig", json!(null), "spec.conversion.webhookClientConfig: Required value"),
+        (
+            "/spec/conversion/webhook/conversionReviewVersions",
+            json!(["v9"]),
+            "must include at least one of v1, v1beta1",
+        ),
+        ("/spec/conversion/strategy", json!("None"), "spec.conversion.webhookClientConfig: Forbidden"),
         ("/spec/conversion/strategy", json!("Magic"), "spec.conversion.strategy: Unsupported value: \"Magic\""),
     ];
     for (path, value, message) in cases {

@@ -137,11 +137,20 @@ async fn wrong_crds_are_refused() {
     let cases = [
         (json!({"metadata": {"name": "wrong.example.com"}}), "must be spec.names.plural"),
         (json!({"spec": {"scope": "Galaxy"}}), "spec.scope: Unsupported value: \"Galaxy\""),
-        (json!({"spec": {"versions": []}}), "must have at least one version"),
+        (json!({"spec": {"versions": []}}), "must have exactly one version marked as storage version"),
         (
             json!({"spec": {"versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "nonsense"}}}]}}),
-            "spec.versions[0].schema.openAPIV3Schema",
+            "spec.validation.openAPIV3Schema.type: Unsupported value: \"nonsense\"",
         ),
+        (
+            json!({"spec": {"versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object", "properties": {"a": {"type": "array"}}}}}]}}),
+            "spec.validation.openAPIV3Schema.properties[a].items: Required value: must be specified",
+        ),
+        (
+            json!({"spec": {"versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-validations": [{"rule": "self.none"}]}}}]}}),
+            "compilation failed: ERROR: <input>:1:5: undefined field 'none'",
+        ),
+        (json!({"spec": {"preserveUnknownFields": true}}), "spec.preserveUnknownFields: Invalid value: true"),
     ];
     for (change, message) in cases {
         let mut crd = widgets();

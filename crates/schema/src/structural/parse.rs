@@ -62,6 +62,15 @@ impl Pool {
         if causes.is_empty() { Ok(Schema { root, warnings: warnings.into() }) } else { Err(causes) }
     }
 
+    /// Reads a part of an `openAPIV3Schema`: the schema of a field, not of a resource.
+    pub fn parse_part(&mut self, source: &Value) -> Result<Schema, Vec<Cause>> {
+        let mut reader = Reader { pool: self, causes: Vec::new(), references: None };
+        let (_, root) = reader.node(source, At { path: "", place: Place::Field, depth: 0 });
+        let causes = reader.causes;
+        let warnings = std::mem::take(&mut self.warnings);
+        if causes.is_empty() { Ok(Schema { root, warnings: warnings.into() }) } else { Err(causes) }
+    }
+
     /// As [`Definitions::parse`].
     pub fn parse_definitions(&mut self, source: &Value) -> Result<Definitions, Vec<Cause>> {
         let Some(entries) = source.as_object() else {
@@ -389,8 +398,8 @@ impl Reader<'_> {
         let field = || format!("{}.type", at.path);
         let untyped = node.kind.is_none() && !node.int_or_string && !node.preserve_unknown;
         let detail = match at.place {
-            Place::Root if node.kind.is_none() => "must not be empty at the root",
-            Place::Root if node.kind != Some(Type::Object) => {
+            Place::Root if untyped => "must not be empty at the root",
+            Place::Root if node.kind.is_some_and(|kind| kind != Type::Object) => {
                 let found = json!(node.kind.map_or("", Type::name));
                 return self.causes.push(Cause::invalid(field(), &found, "must be object at the root"));
             }
