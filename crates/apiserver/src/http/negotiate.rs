@@ -97,7 +97,10 @@ pub fn accept(headers: &HeaderMap, protobuf: bool) -> Result<Accept, ApiError> {
         return Ok(Accept { encoding, shape, meta_version });
     }
     let known = if protobuf { [JSON, YAML, PROTOBUF].join(", ") } else { [JSON, YAML].join(", ") };
-    Err(ApiError::not_acceptable(&known))
+    let error = ApiError::not_acceptable(&known);
+    // A known encoding of something unknown is told without details, as upstream does.
+    let encoded = clauses.iter().any(|clause| [JSON, YAML, PROTOBUF].contains(&clause.media));
+    Err(if encoded { error } else { error.without_subject() })
 }
 
 /// True if some clause asks for exactly this media type with these parameters (aggregated discovery).

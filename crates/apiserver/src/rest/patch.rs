@@ -29,7 +29,7 @@ impl Kind {
             "application/merge-patch+json" => Ok(Self::Merge),
             "application/strategic-merge-patch+json" if !call.resource.custom => Ok(Self::Strategic),
             "application/apply-patch+yaml" | "application/apply-patch+json" => Ok(Self::Apply),
-            _ => Err(ApiError::unsupported_media(if call.resource.custom { CUSTOM } else { ALL })),
+            _ => Err(ApiError::unsupported_media(if call.resource.custom { CUSTOM } else { ALL }).without_subject()),
         }
     }
 }
