@@ -15,7 +15,7 @@ packages=(
     # building
     libvirt-dev libcap-ng-dev libseccomp-dev pkg-config gcc libc6-dev make git
     # tests
-    openssh-client nginx-light docker-registry curl xz-utils zstd
+    openssh-client nginx-light docker-registry curl xz-utils zstd shellcheck
     # the test cluster
     runc openssl
 )

@@ -7,8 +7,8 @@ mapfile -t scripts < <(git ls-files --cached --others --exclude-standard -- .ci/
 for script in "${scripts[@]}"; do
     bash -n "$script"
 done
-if command -v shellcheck >/dev/null; then
-    shellcheck --severity=warning "${scripts[@]}"
-else
-    echo "SKIPPED shellcheck: not installed (${#scripts[@]} scripts were only parsed)"
+if ! command -v shellcheck >/dev/null; then
+    echo "lint: shellcheck is missing; scripts/install-deps.sh installs it" >&2
+    exit 1
 fi
+shellcheck --severity=warning "${scripts[@]}"
