@@ -423,6 +423,8 @@ fn stops_gracefully(host: &Host) -> Result<()> {
         let pod = host.pod_of(&vmi)?;
         let uid = pod["metadata"]["uid"].as_str().context("the pod has no uid")?.to_owned();
         let mut console = host.console(&name)?;
+        // Only who is connected hears what the guest says.
+        console.login(&name)?;
         host.ferrovirt(&["stop", &name])?;
         // busybox says so in both, and only on an orderly way down.
         console.expect("The system is going down", wait::SOON)?;
