@@ -290,20 +290,13 @@ fn role(role: &Value) -> Vec<Cause> {
     causes
 }
 
-/// An event lies in the namespace of what it is about; about the cluster's own things, in the default one.
-fn event(event: &Value) -> Vec<Cause> {
+/// An event lies in the namespace of what it is about, if that has one.
+fn event(event: &Value) -> Option<Cause> {
     // In its own group the field has another name.
     let key = if event.get("regarding").is_some() { "regarding" } else { "involvedObject" };
     let about = text(event, &[key, "namespace"]);
-    let namespace = text(event, &["metadata", "namespace"]);
-    let fits = match about {
-        "" => true,
-        about => about == namespace,
-    };
-    if fits {
-        return Vec::new();
-    }
-    vec![Cause::invalid(format!("{key}.namespace"), &json!(about), "does not match event.namespace")]
+    let elsewhere = !about.is_empty() && about != text(event, &["metadata", "namespace"]);
+    elsewhere.then(|| Cause::invalid(format!("{key}.namespace"), &json!(about), "does not match event.namespace"))
 }
 
 fn namespace(namespace: &Value) -> Vec<Cause> {
