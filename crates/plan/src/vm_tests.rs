@@ -250,6 +250,8 @@ fn printable_statuses() {
         ("Running", json!([]), "Running"),
         ("Running", json!([{ "type": "Paused", "status": "True" }]), "Paused"),
         ("Unknown", json!([]), "Unknown"),
+        ("Running", no("Ready", "NodeNotReady"), "Unknown"),
+        ("Running", no("Ready", "GuestNotRunning"), "Running"),
         ("Pending", json!([]), "Starting"),
         ("Scheduled", json!([]), "Starting"),
         ("Scheduling", no("PodScheduled", "Unschedulable"), "ErrorUnschedulable"),
