@@ -179,6 +179,9 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
             Step::WantRunning => plan.actions.push(Action::WantRunning),
             Step::Nothing => {}
         }
+        if vm_volumes::outlived(vm, storage) {
+            plan.requeue = plan.requeue.or(Some(LOOK_AGAIN));
+        }
         forget_done_requests(&mut status, vmi, strategy);
         // A first start that is still to come must be recognised as such later.
         if !held {

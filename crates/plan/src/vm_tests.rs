@@ -250,6 +250,8 @@ fn printable_statuses() {
         ("Running", json!([]), "Running"),
         ("Running", json!([{ "type": "Paused", "status": "True" }]), "Paused"),
         ("Unknown", json!([]), "Unknown"),
+        ("Running", no("Ready", "NodeNotReady"), "Unknown"),
+        ("Running", no("Ready", "GuestNotRunning"), "Running"),
         ("Pending", json!([]), "Starting"),
         ("Scheduled", json!([]), "Starting"),
         ("Scheduling", no("PodScheduled", "Unschedulable"), "ErrorUnschedulable"),
@@ -272,14 +274,24 @@ fn with_volume(run_strategy: &str) -> VirtualMachine {
     vm
 }
 
+/// A VM of the same name was deleted a moment ago, and its volume is still there.
+#[test]
+fn the_volume_of_an_earlier_vm_is_waited_out() {
+    let mut going = storage(json!({ "phase": "Succeeded" }), Some(true));
+    going.claims.get_mut("dv").unwrap().going = true;
+    check_with(&with_volume("Always"), None, &going, "Provisioning later");
+    check_with(&with_volume("Halted"), None, &going, "Provisioning later");
+    check_with(&with_volume("Always"), None, &Storage::default(), "volume(\"dv\") Provisioning later");
+}
+
 fn storage(data_volume: serde_json::Value, bound: Option<bool>) -> Storage {
     let mut storage = Storage::default();
     if !data_volume.is_null() {
-        let read = crate::storage::DataVolume::read(&json!({ "status": data_volume }));
+        let read = crate::storage::DataVolume::read(&Default::default(), &json!({ "status": data_volume }), None);
         storage.data_volumes.insert("dv".into(), read);
     }
     if let Some(bound) = bound {
-        storage.claims.insert("dv".into(), crate::storage::Claim { bound, block: false });
+        storage.claims.insert("dv".into(), crate::storage::Claim { bound, ..Default::default() });
     }
     storage
 }

@@ -136,7 +136,7 @@ fn a_pod_is_made_once_its_storage_is_there() {
     assert!(conditions::is_true(&provisioning.conditions, "Provisioning"));
     assert!(conditions::find(&provisioning.conditions, "Synchronized").is_none());
     storage.data_volumes.clear();
-    storage.claims.insert("dv".into(), crate::storage::Claim { bound: true, block: false });
+    storage.claims.insert("dv".into(), crate::storage::Claim { bound: true, ..Default::default() });
     waits.status = provisioning;
     let made = check_with(&waits, None, &storage, "create Scheduling");
     assert!(conditions::find(&made.conditions, "Provisioning").is_none());

@@ -11,7 +11,7 @@ use ferrovirt_api::{
 };
 use ferrovirt_plan::{
     Note, conditions, pod,
-    storage::{Storage, claims_of},
+    storage::{Storage, User, claims_of},
     vmi::{self, Action},
 };
 use futures::{Stream, StreamExt};
@@ -73,7 +73,11 @@ async fn reconcile(
     // Once there is a pod, it waits for its volumes itself.
     let storage = match pod {
         Some(_) => Storage::default(),
-        None => storage::read(&context.client, &namespace, claims_of(&vmi.spec)).await?,
+        None => {
+            let owner = vmi.owner_references().iter().find(|owner| owner.kind == "VirtualMachine");
+            let user = owner.map(|owner| User { name: &owner.name, uid: &owner.uid });
+            storage::read(&context.client, &namespace, user, claims_of(&vmi.spec)).await?
+        }
     };
     config.block_claims =
         storage.claims.iter().filter(|(_, claim)| claim.block).map(|(name, _)| name.clone()).collect();
