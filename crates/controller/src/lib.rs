@@ -108,14 +108,8 @@ pub(crate) fn versioned_patch(
     kube::api::Patch::Merge(patch)
 }
 
-/// The difference between two statuses as a merge patch: keys that vanished become `null`.
+/// The difference between two statuses as a merge patch.
 pub(crate) fn status_patch<T: serde::Serialize>(old: &T, new: &T) -> Result<serde_json::Value, Error> {
-    let old = serde_json::to_value(old)?;
-    let mut new = serde_json::to_value(new)?;
-    if let (Some(old), Some(new)) = (old.as_object(), new.as_object_mut()) {
-        for key in old.keys() {
-            new.entry(key.clone()).or_insert(serde_json::Value::Null);
-        }
-    }
-    Ok(new)
+    let (old, new) = (serde_json::to_value(old)?, serde_json::to_value(new)?);
+    Ok(ferrovirt_api::merge_patch(&old, &new).unwrap_or_else(|| serde_json::json!({})))
 }

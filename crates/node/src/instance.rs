@@ -498,14 +498,9 @@ async fn update(
             return Ok(());
         }
         let mut body = json!({ "metadata": { "resourceVersion": newest.resource_version() } });
-        body["status"] = serde_json::to_value(&status)?;
-        if let (Some(old), Some(new)) =
-            (serde_json::to_value(&newest.status)?.as_object(), body["status"].as_object_mut())
-        {
-            for key in old.keys() {
-                new.entry(key.clone()).or_insert(serde_json::Value::Null);
-            }
-        }
+        let (old, new) = (serde_json::to_value(&newest.status)?, serde_json::to_value(&status)?);
+        let Some(change) = ferrovirt_api::merge_patch(&old, &new) else { return Ok(()) };
+        body["status"] = change;
         match vmis.patch(&name, &PatchParams::default(), &Patch::Merge(body)).await {
             Ok(_) => return Ok(()),
             Err(kube::Error::Api(answer)) if answer.is_conflict() => {}

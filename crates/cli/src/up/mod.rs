@@ -185,6 +185,7 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         front_proxy: Some(pki.front_proxy()?),
         static_tokens: static_tokens(arguments.token_file.as_deref())?,
         service_network: paths.service_network(),
+        pod_makers: objects::pod_makers(),
     })
     .await
     .context("cannot start the API")?;
@@ -192,7 +193,10 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     let (stop, stopped) = watch::channel(false);
     let client = |name: &str| -> Client {
         let user = User {
-            name: format!("system:ferrovirt:{name}"),
+            name: match name {
+                "virt-controller" | "cdi-controller" => ferrovirt_api::names::CONTROLLER_USER.into(),
+                name => format!("system:ferrovirt:{name}"),
+            },
             uid: None,
             groups: vec!["system:masters".into(), "system:authenticated".into()],
             extra: Default::default(),
