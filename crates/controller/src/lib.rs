@@ -36,6 +36,7 @@ pub(crate) struct Context {
     pub metrics: Metrics,
     pub versions: versions::Versions,
     pub vsock: vmi::vsock::Chosen,
+    pub made: vmi::made::Made,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -74,8 +75,8 @@ pub async fn run(
     let notes = notes::Notes::new(client.clone(), "virt-controller");
     let cluster = cluster::Cluster::start(client.clone(), settings);
     cluster.tell(&metrics);
-    let context =
-        Arc::new(Context { client, cluster, notes, metrics, versions: Default::default(), vsock: Default::default() });
+    let (versions, vsock, made) = Default::default();
+    let context = Arc::new(Context { client, cluster, notes, metrics, versions, vsock, made });
     match part {
         Part::VirtualMachines => vm::run(context, shutdown).await,
         Part::Instances => vmi::run(context, shutdown).await,

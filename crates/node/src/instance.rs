@@ -166,8 +166,15 @@ async fn seek(context: &Context, vmi: &VirtualMachineInstance, ask: bool) -> Fou
     let mut end = None;
     for pod in pods::here(context, vmi) {
         let gone = !context.ground.has_pod(&pod);
-        if !gone && let Ok(launcher) = context.ground.connect(&pod, pods::user(vmi)).await {
-            return Found::Launcher(launcher);
+        if !gone {
+            match context.ground.connect(&pod, pods::user(vmi)).await {
+                Ok(launcher) => return Found::Launcher(launcher),
+                // Nothing that passes by itself, other than a socket that is not there yet.
+                Err(error @ LauncherError::Process(_)) if ask => {
+                    tracing::warn!(vmi = vmi.name_any(), pod, error = %chain(&error), "the launcher is not believed");
+                }
+                Err(_) => {}
+            }
         }
         if !gone && !ask {
             unknown += 1;

@@ -37,9 +37,9 @@ use crate::{
 const GREETING: Duration = Duration::from_secs(10);
 /// Longer than anything that a guest's agent is given time for.
 const ANSWER: Duration = Duration::from_secs(600);
-/// So many reports of the state are read in a second; one that reports more waits.
-const REPORTS: u32 = 50;
-const REPORTS_IN: Duration = Duration::from_secs(1);
+/// So many reports of the state are read in this time; one that reports more waits. Each may become a write to the API.
+const REPORTS: u32 = 20;
+const REPORTS_IN: Duration = Duration::from_secs(2);
 const FIRST_ROOM: usize = 16 << 10;
 
 #[derive(Debug, thiserror::Error)]
@@ -207,7 +207,7 @@ async fn write_requests(mut writer: impl AsyncWrite + Unpin, mut queue: mpsc::Re
 }
 
 async fn read_frames(mut reader: impl AsyncRead + Unpin, state: watch::Sender<MachineState>, pending: Pending) {
-    let (mut since, mut reports) = (Instant::now(), 0);
+    let mut pace = Pace::new(Instant::now());
     loop {
         let frame = match read_frame(&mut reader).await {
             Ok(frame) => frame,
@@ -220,13 +220,9 @@ async fn read_frames(mut reader: impl AsyncRead + Unpin, state: watch::Sender<Ma
             ServerFrame::State { state: mut new } => {
                 guest::bound_state(&mut new);
                 let _ = state.send(new);
-                reports += 1;
-                if reports >= REPORTS {
+                if let Some(until) = pace.wait(Instant::now()) {
                     // Its socket fills up meanwhile, and it waits as well.
-                    tokio::time::sleep_until(since + REPORTS_IN).await;
-                    (since, reports) = (Instant::now(), 0);
-                } else if since.elapsed() >= REPORTS_IN {
-                    (since, reports) = (Instant::now(), 1);
+                    tokio::time::sleep_until(until).await;
                 }
             }
             ServerFrame::Reply { id, text, error, .. } => {
@@ -246,6 +242,27 @@ async fn read_frames(mut reader: impl AsyncRead + Unpin, state: watch::Sender<Ma
     }
 }
 
+/// How fast reports are taken.
+struct Pace {
+    since: Instant,
+    reports: u32,
+}
+
+impl Pace {
+    fn new(since: Instant) -> Self {
+        Self { since, reports: 0 }
+    }
+
+    /// Counts a report, and says until when the next one has to wait.
+    fn wait(&mut self, now: Instant) -> Option<Instant> {
+        if now.duration_since(self.since) >= REPORTS_IN {
+            *self = Self::new(now);
+        }
+        self.reports += 1;
+        (self.reports >= REPORTS).then(|| self.since + REPORTS_IN)
+    }
+}
+
 async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<ServerFrame> {
     let mut prefix = [0u8; 4];
     reader.read_exact(&mut prefix).await?;
@@ -256,4 +273,61 @@ async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<ServerF
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     protocol::decode(&body).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launcher_that_floods_reports_is_read_slowly() {
+        let begin = Instant::now();
+        let (mut now, mut pace) = (begin, Pace::new(begin));
+        for _ in 0..10_000 {
+            now = pace.wait(now).unwrap_or(now).max(now);
+        }
+        assert!(now - begin >= REPORTS_IN * (10_000 / REPORTS - 1), "{:?}", now - begin);
+        // One that reports now and then never waits.
+        for _ in 0..100 {
+            now += REPORTS_IN / (REPORTS / 2);
+            assert_eq!(pace.wait(now), None);
+        }
+    }
+
+    async fn answer(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
+        let length = stream.read_u32().await.unwrap();
+        let mut body = vec![0; length as usize];
+        stream.read_exact(&mut body).await.unwrap();
+        let asked: ClientFrame = protocol::decode(&body).unwrap();
+        let reply = ServerFrame::Reply { id: asked.id, version: Some(1), text: None, error: None };
+        stream.write_all(&protocol::encode(&reply).unwrap()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_launcher_that_never_answers_is_not_waited_for() {
+        let (ours, mut theirs) = tokio::io::duplex(4096);
+        let (_ended, told) = watch::channel(false);
+        let (launcher, ()) = tokio::join!(Launcher::inside(ours, told), async {
+            answer(&mut theirs).await;
+            answer(&mut theirs).await;
+        });
+        let launcher = launcher.unwrap();
+        let time = Duration::from_millis(1);
+        // More than the queue and the pipe hold: neither may keep the caller.
+        for _ in 0..200 {
+            assert!(matches!(launcher.call(Request::Pause {}, time).await, Err(LauncherError::Silent(_))));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_launcher_that_promises_a_large_frame_is_given_no_room_for_it() {
+        let (mut ours, mut theirs) = tokio::io::duplex(4096);
+        theirs.write_u32(protocol::MAX_FRAME).await.unwrap();
+        theirs.write_all(b"short").await.unwrap();
+        drop(theirs);
+        assert_eq!(read_frame(&mut ours).await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        let (mut ours, mut theirs) = tokio::io::duplex(4096);
+        theirs.write_u32(protocol::MAX_FRAME + 1).await.unwrap();
+        assert!(read_frame(&mut ours).await.unwrap_err().to_string().contains("larger than"));
+    }
 }
