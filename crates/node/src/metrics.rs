@@ -89,7 +89,7 @@ const TABLE: &[Row] = &[
 /// Families of everything that runs here.
 pub(crate) async fn collect(context: &Context, instances: &[Folded<VirtualMachineInstance>]) -> Vec<Family> {
     let mut families = empty();
-    let unfolded = instances.iter().filter_map(|vmi| vmi.unfold().ok()).map(Box::new);
+    let unfolded = instances.iter().filter_map(unfolded);
     let mut answers = stream::iter(unfolded).map(|vmi| counters(context, vmi)).buffered(AT_ONCE);
     while let Some((vmi, found)) = answers.next().await {
         for counters in found {
@@ -98,6 +98,11 @@ pub(crate) async fn collect(context: &Context, instances: &[Folded<VirtualMachin
     }
     families.push(Family::gauge("kubevirt_virt_handler_ready_status", "Whether the node agent serves.").with([], 1.0));
     families
+}
+
+// Not a closure: the compiler would not see that it fits every lifetime, where the future has to be sent to another thread.
+fn unfolded(vmi: &Folded<VirtualMachineInstance>) -> Option<Box<VirtualMachineInstance>> {
+    vmi.unfold().ok().map(Box::new)
 }
 
 /// What the launchers of one instance count. A machine that just ended has no counters, which is no fault.
