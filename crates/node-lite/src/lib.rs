@@ -20,11 +20,13 @@ mod dns;
 pub mod downward;
 mod events;
 mod exec;
+pub mod host_path;
 mod hugepages;
 pub mod identity;
 pub mod images;
 mod init;
 pub mod logs;
+pub mod makers;
 mod manager;
 mod masquerade;
 pub mod netns;
@@ -34,7 +36,10 @@ pub mod payload;
 pub mod podspec;
 mod privilege;
 mod probes;
+pub mod programs;
 mod pull_secrets;
+#[cfg(test)]
+mod races;
 pub mod records;
 pub mod resources;
 mod rootfs;
@@ -45,6 +50,7 @@ mod shim;
 pub mod status;
 pub mod storage;
 mod sub_path;
+mod volume_dirs;
 pub mod volumes;
 mod worker;
 
@@ -78,7 +84,13 @@ pub async fn run(client: kube::Client, config: Config, shutdown: impl Future<Out
     sandboxes.prepare().map_err(Error::Prepare)?;
     let events = Events::new(client.clone(), &config.node_name);
     let claims = Arc::<storage::Claims>::default();
-    let context = Context { client: client.clone(), config: config.clone(), sandboxes, events: events.clone() };
+    let context = Context {
+        client: client.clone(),
+        config: config.clone(),
+        sandboxes,
+        events: events.clone(),
+        makers: makers::Makers::new(&config.creators),
+    };
     tokio::select! {
         () = manager::run(Arc::new(context), claims.clone(), shutdown) => {}
         () = storage::run(client.clone(), &config, events.clone(), claims) => {}
