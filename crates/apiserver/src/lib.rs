@@ -39,6 +39,7 @@ mod tokens;
 
 pub use ferrovirt_serve::Limits;
 
+pub use admission::maker::CREATED_BY;
 pub use audit::{Policy as AuditPolicy, PolicyError as AuditPolicyError, Rotation as AuditRotation};
 pub use authn::{CredentialExpiry, StaticTokens, TokenFileError, User};
 pub use fairness::Shares;

@@ -77,6 +77,8 @@ pub struct Config {
     pub revocations: Revocations,
     /// What each user has of the server.
     pub shares: Shares,
+    /// Users whose pods are the system's own: nobody else changes them.
+    pub pod_makers: Vec<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -122,6 +124,7 @@ pub struct Server {
     /// Puts writes of services in order.
     pub service_turn: tokio::sync::Mutex<()>,
     pub service_network: rest::ServiceNetwork,
+    pub pod_makers: Vec<String>,
     /// Puts evictions in order.
     pub eviction_turn: tokio::sync::Mutex<()>,
     pub stop: CancellationToken,
@@ -183,6 +186,7 @@ impl ApiServer {
             crd_pool: tokio::sync::Mutex::default(),
             service_turn: tokio::sync::Mutex::default(),
             service_network: config.service_network,
+            pod_makers: config.pod_makers.clone(),
             eviction_turn: tokio::sync::Mutex::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),

@@ -1,6 +1,7 @@
 //! Checks that no compiler makes: who may depend on whom, what may not stand in a file, whether documents tell the truth
 //! about the tree. Every finding is one line with its place; nothing is fixed here.
 
+mod beneath;
 mod layers;
 mod links;
 mod text;
@@ -17,6 +18,7 @@ pub fn run(root: &Path) -> Result<bool> {
     let checks = [
         ("layers", layers::check(root)?),
         ("text", text::check(root, &files)?),
+        ("beneath", beneath::check(root, &files)?),
         ("links", links::check(root, &files)?),
         ("readme", readme(root)),
     ];
