@@ -26,6 +26,8 @@ use crate::status::ApiError;
 
 /// Answers up to here are handed over at once; larger ones stay in work until their client took them.
 const SMALL: u64 = 128 << 10;
+/// What a request counts for whose body is large or of unknown length: one flow has less than half of what may arrive at a time.
+pub const LARGE_BODY: usize = 4;
 /// Objects in a list for each seat that it takes, as upstream has it.
 const OBJECTS_PER_SEAT: usize = 100;
 

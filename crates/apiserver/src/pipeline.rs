@@ -7,6 +7,7 @@ use ferrovirt_serve::{Guest, TooMany};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use http::{HeaderMap, Request, Response, StatusCode, header};
+use http_body::Body as _;
 use serde_json::json;
 
 use crate::aggregation::{self, Route};
@@ -60,12 +61,11 @@ async fn run(
         record.user(&asking, &asking);
     }
     introduce(&request, &asking)?;
-    let request = server.audit.decide(record, &asking, &info, request).await?;
     let guest = request.extensions().get::<Guest>().cloned();
     let Some(flow) = fairness::flow(&asking, guest.as_ref(), &info) else {
         return act(server, asking, request, query, info, record).await;
     };
-    let turn = server.fairness.enter(flow, width(&server, &info, &query)).await?;
+    let turn = server.fairness.enter(flow, width(&server, &info, &query, &request)).await?;
     let upgrade = match guest.filter(|_| request.headers().contains_key(header::UPGRADE)) {
         Some(guest) => Some((turn.stream()?, guest)),
         None => None,
@@ -74,8 +74,8 @@ async fn run(
     turn.follow(response, upgrade)
 }
 
-/// What a request counts for: a list for as many as it may have to read.
-fn width(server: &Server, info: &RequestInfo, query: &Query) -> usize {
+/// What a request counts for: a list for as many as it may have to read, and a large body for what it may hold while it arrives.
+fn width(server: &Server, info: &RequestInfo, query: &Query, request: &Request<Body>) -> usize {
     match &info.target {
         Some(target) if matches!(info.verb, "list" | "deletecollection") => {
             let all = match target.group.as_str() {
@@ -85,6 +85,7 @@ fn width(server: &Server, info: &RequestInfo, query: &Query) -> usize {
             let limit = query.get("limit").parse().ok().filter(|limit| *limit > 0);
             server.fairness.width(limit.map_or(all, |limit: usize| limit.min(all)))
         }
+        _ if request.body().size_hint().exact().is_none_or(|length| length > body::FREE as u64) => fairness::LARGE_BODY,
         _ => 1,
     }
 }
@@ -98,6 +99,7 @@ async fn act(
     info: RequestInfo,
     record: &mut Option<Record>,
 ) -> Result<Response<Body>, ApiError> {
+    let request = server.audit.decide(record, &asking, &info, request).await?;
     let user = impersonate(&server, asking.clone(), request.headers())?;
     if let Some(record) = record {
         record.user(&asking, &user);

@@ -63,12 +63,16 @@ async fn send(address: SocketAddr, dir: &Path, token: &str, path: &str) -> Strea
 
 /// The head of the answer.
 async fn head(stream: &mut Stream) -> String {
+    try_head(stream).await.expect("an answer")
+}
+
+/// None if the connection was closed instead: a refusal may not wait for what the client still sends.
+async fn try_head(stream: &mut Stream) -> Option<String> {
     let mut bytes = Vec::new();
     while !bytes.windows(4).any(|end| end == b"\r\n\r\n") {
-        let byte = tokio::time::timeout(PATIENCE, stream.read_u8()).await.expect("an answer");
-        bytes.push(byte.expect("an answer"));
+        bytes.push(tokio::time::timeout(PATIENCE, stream.read_u8()).await.expect("an answer").ok()?);
     }
-    String::from_utf8(bytes).unwrap().to_lowercase()
+    Some(String::from_utf8(bytes).unwrap().to_lowercase())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -120,5 +124,41 @@ async fn a_flood_of_watches_is_bounded_by_user() {
     // A watch that ended leaves its place to another.
     drop(watches.pop());
     while head(&mut send(address, dir, "greedy", path).await).await.starts_with("http/1.1 429") {}
+    served.k.stop().await;
+}
+
+/// Large bodies that never end are bounded by user, so that there is room for those of others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_uploads_of_one_tenant_leave_room_for_others() {
+    let served = start(Shares { queue: 0, ..Shares::default() }).await;
+    let (address, dir) = (served.k.address, served.dir.as_path());
+    let path = "/api/v1/namespaces/default/configmaps";
+    let begin = |token: &'static str, sent: usize| async move {
+        let mut stream = connect_with(address, dir, None).await.unwrap();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\nContent-Length: 3000000\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let _ = stream.write_all(" ".repeat(sent).as_bytes()).await;
+        stream
+    };
+    // Sixteen are in work, and wait for the rest of what they were promised; the others are told to come again.
+    let mut slow = FuturesUnordered::new();
+    for _ in 0..60 {
+        let mut stream = begin("greedy", 2 << 20).await;
+        slow.push(async move { (try_head(&mut stream).await, stream) });
+    }
+    for _ in 0..44 {
+        let (answer, _) = slow.next().await.unwrap();
+        assert!(answer.as_ref().is_none_or(|answer| answer.starts_with("http/1.1 429")), "{answer:?}");
+    }
+    assert_eq!(slow.len(), 16);
+    let mut modest = begin("modest", 0).await;
+    let object = json!({"metadata": {"name": "large"}, "data": {"x": "x".repeat(900_000)}}).to_string();
+    modest.write_all(object.as_bytes()).await.unwrap();
+    modest.write_all(" ".repeat(3_000_000 - object.len()).as_bytes()).await.unwrap();
+    let answer = head(&mut modest).await;
+    assert!(answer.starts_with("http/1.1 201"), "{answer}");
+    drop(slow);
     served.k.stop().await;
 }
