@@ -1,8 +1,9 @@
 //! Answers on UDP and TCP, from the zone or from the machine's own name servers.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
@@ -19,6 +20,13 @@ const PORT: u16 = 10053;
 const MAX_QUERY: usize = 4096;
 /// Queries under way; more than this are dropped, and their clients ask again.
 const MAX_BUSY: usize = 256;
+/// Connections at a time; they are not taken from the others, which need no room for longer than an answer takes.
+const MAX_CONNECTIONS: usize = 128;
+/// Connections, and other queries under way, of one client: no guest keeps others from being answered.
+const CONNECTIONS_OF_ONE: usize = 8;
+const QUERIES_OF_ONE: usize = 32;
+/// How long no connection is taken after a failure to take one.
+const PAUSE: Duration = Duration::from_millis(100);
 const FORWARD_TIME: Duration = Duration::from_secs(2);
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -42,11 +50,16 @@ impl Server {
     pub async fn run(self) {
         let busy = Arc::new(Semaphore::new(MAX_BUSY));
         let Self { udp, tcp, views } = self;
+        let (connections, clients) = (Arc::new(Semaphore::new(MAX_CONNECTIONS)), Clients::default());
+        let askers = Clients::default();
         let mut buffer = vec![0; MAX_QUERY];
+        let mut pause = None;
         loop {
             tokio::select! {
+                () = async { if let Some(pause) = &mut pause { Pin::as_mut(pause).await } }, if pause.is_some() => pause = None,
                 received = udp.recv_from(&mut buffer) => {
                     let Ok((length, client)) = received else { continue };
+                    let Some(asker) = askers.enter(client.ip(), QUERIES_OF_ONE) else { continue };
                     let Ok(permit) = busy.clone().try_acquire_owned() else { continue };
                     let (query, socket) = (buffer.get(..length).unwrap_or_default().to_vec(), udp.clone());
                     let view = views.borrow().clone();
@@ -55,18 +68,53 @@ impl Server {
                             // A client that is gone asks nobody else.
                             let _ = socket.send_to(&reply, client).await;
                         }
-                        drop(permit);
+                        drop((permit, asker));
                     });
                 }
-                accepted = tcp.accept() => {
-                    let Ok((stream, _)) = accepted else { continue };
-                    let Ok(permit) = busy.clone().try_acquire_owned() else { continue };
+                accepted = tcp.accept(), if pause.is_none() => {
+                    let Ok((stream, client)) = accepted else {
+                        // Out of descriptors, most likely: what has no connection is answered meanwhile.
+                        pause = Some(Box::pin(tokio::time::sleep(PAUSE)));
+                        continue;
+                    };
+                    let Some(client) = clients.enter(client.ip(), CONNECTIONS_OF_ONE) else { continue };
+                    let Ok(permit) = connections.clone().try_acquire_owned() else { continue };
                     let views = views.clone();
                     tokio::spawn(async move {
                         let _ = tokio::time::timeout(IDLE, connection(stream, views)).await;
-                        drop(permit);
+                        drop((permit, client));
                     });
                 }
+            }
+        }
+    }
+}
+
+/// How much each client has under way.
+#[derive(Clone, Default)]
+struct Clients(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+struct Entered(Clients, IpAddr);
+
+impl Clients {
+    fn enter(&self, address: IpAddr, most: usize) -> Option<Entered> {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(address).or_default();
+        if *count >= most {
+            return None;
+        }
+        *count += 1;
+        Some(Entered(self.clone(), address))
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let mut counts = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.1) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.1);
             }
         }
     }
@@ -172,6 +220,19 @@ fn name_servers(config: &str) -> Vec<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// One guest that holds connections or asks without end does not keep others from being answered.
+    #[test]
+    fn a_client_that_floods_has_its_share_only() {
+        let clients = Clients::default();
+        let (one, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        let mut held: Vec<_> = (0..3).map(|_| clients.enter(one, 3).unwrap()).collect();
+        assert!(clients.enter(one, 3).is_none() && clients.enter(other, 3).is_some());
+        held.pop();
+        held.push(clients.enter(one, 3).unwrap());
+        drop(held);
+        assert!(clients.0.lock().unwrap().is_empty(), "nothing stays behind");
+    }
 
     #[test]
     fn name_servers_are_read() {
