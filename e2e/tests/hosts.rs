@@ -21,6 +21,7 @@ const CASES: &[Case] = &[
     ("second_up_is_harmless", second_up_is_harmless),
     ("up_needs_root", up_needs_root),
     ("other_users_get_their_own_credentials", other_users_get_their_own_credentials),
+    ("installations_refuse_a_host", installations_refuse_a_host),
     ("logs_are_json_when_asked", logs_are_json_when_asked),
     ("certificates_are_renewed_while_it_runs", certificates_are_renewed_while_it_runs),
     ("a_backup_brings_everything_back", a_backup_brings_everything_back),
@@ -122,6 +123,26 @@ fn other_users_get_their_own_credentials(host: &Host) -> Result<()> {
     as_bob(&["get", "vms"])?.success()?;
     let said = as_bob(&["delete", "vm", "any"])?.failure()?;
     ensure!(said.contains("Forbidden"), "a reader deletes VMs: {said}");
+    Ok(())
+}
+
+/// A host is Ferrovirt already: installing it again would replace what runs, uninstalling would take it away.
+fn installations_refuse_a_host(host: &Host) -> Result<()> {
+    let before = host.kubectl(&["get", "crds,clusterroles,apiservices", "-o", "name"])?;
+    for arguments in
+        [&["install"][..], &["install", "--no-wait"], &["upgrade"], &["uninstall"], &["uninstall", "--all"]]
+    {
+        let config = host.kubeconfig();
+        let mut command = host.command("ferrovirt");
+        command.args(arguments).arg("--kubeconfig").arg(config);
+        let said = command::run(&mut command, "")?.failure()?;
+        ensure!(
+            said.contains("embedded Ferrovirt host") && said.contains("--kubeconfig"),
+            "{arguments:?} says: {said}"
+        );
+    }
+    let after = host.kubectl(&["get", "crds,clusterroles,apiservices", "-o", "name"])?;
+    ensure!(before == after, "a refused installation changed something");
     Ok(())
 }
 

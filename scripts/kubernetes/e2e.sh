@@ -11,7 +11,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/lib.sh"
 
 # `hosts` is about `ferrovirt up` itself, `debian` about its guest, and `examples` about images of a registry.
-suites=(first_vm power kubectl refusals services networks virtctl disks cluster hypervisors features crashes nodes)
+suites=(attacks first_vm power kubectl refusals services networks virtctl disks cluster hypervisors features crashes nodes)
 images=${FERROVIRT_IMAGES:-$(dirname "$cache")/images}
 repo=$(cd "$here/../.." && pwd)
 chart=$repo/charts/ferrovirt

@@ -6,6 +6,7 @@ pub mod cdi;
 mod chain;
 pub mod cpu_list;
 mod crds;
+mod diff;
 pub mod fnv;
 mod folded;
 mod go;
@@ -18,6 +19,7 @@ pub mod v1;
 
 pub use chain::chain;
 pub use crds::crds;
+pub use diff::merge_patch;
 pub use folded::Folded;
 pub use quantity::Quantity;
 pub use said::Said;

@@ -4,6 +4,13 @@ pub const GROUP: &str = "kubevirt.io";
 pub const VERSION: &str = "v1";
 pub const SUBRESOURCE_GROUP: &str = "subresources.kubevirt.io";
 
+/// Annotation that the embedded API server puts on every pod: the user that created it. Nobody else can set or change it.
+pub const CREATED_BY: &str = "ferrovirt.io/created-by";
+/// Who makes launchers and importers, on a cluster and embedded.
+pub const CONTROLLER_USER: &str = "system:serviceaccount:kubevirt:kubevirt-controller";
+/// `ferrovirt up` itself, which makes the pods that try hypervisors.
+pub const UP_USER: &str = "system:ferrovirt:up";
+
 /// Value of [`APP_LABEL`] on every launcher pod.
 pub const LAUNCHER_APP: &str = "virt-launcher";
 /// Label on a VMI and its pod: the name of the owning VirtualMachine.

@@ -35,6 +35,7 @@ mod status;
 mod storage;
 mod tokens;
 
+pub use admission::maker::CREATED_BY;
 pub use authn::{CredentialExpiry, StaticTokens, TokenFileError, User};
 pub use front_proxy::FrontProxy;
 pub use http::body::{Body, BoxError};

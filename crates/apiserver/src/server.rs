@@ -65,6 +65,8 @@ pub struct Config {
     pub audit_log: Option<PathBuf>,
     /// Where services get their addresses from.
     pub service_network: rest::ServiceNetwork,
+    /// Users whose pods are the system's own: nobody else changes them.
+    pub pod_makers: Vec<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -110,6 +112,7 @@ pub struct Server {
     /// Puts writes of services in order.
     pub service_turn: tokio::sync::Mutex<()>,
     pub service_network: rest::ServiceNetwork,
+    pub pod_makers: Vec<String>,
     /// Puts evictions in order.
     pub eviction_turn: tokio::sync::Mutex<()>,
     pub stop: CancellationToken,
@@ -166,6 +169,7 @@ impl ApiServer {
             crd_pool: tokio::sync::Mutex::default(),
             service_turn: tokio::sync::Mutex::default(),
             service_network: config.service_network,
+            pod_makers: config.pod_makers.clone(),
             eviction_turn: tokio::sync::Mutex::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::runtime::{Controller, controller, watcher};
 use kube::{Api, ResourceExt};
 
-use crate::controller::{ASK, Context, Error, LATER, act, ask, phase_of, uuid_like};
+use crate::controller::{ASK, Context, Error, LATER, act, phase_of, uuid_like};
 use crate::plan::{Bare, is_bare, plan_bare, pod_name, waits_for_upload};
 
 pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()> + Send + Sync + 'static) {
@@ -38,7 +38,7 @@ async fn reconcile(claim: Arc<PersistentVolumeClaim>, context: Arc<Context>) -> 
     let pod = pods.get_opt(&importer).await?;
     let pod = pod.filter(|pod| pod.owner_references().iter().any(|owner| claim.uid().as_ref() == Some(&owner.uid)));
     let ready = match &pod {
-        Some(pod) if phase_of(pod) == Some("Running") => ask(&context, pod).await.is_some(),
+        Some(pod) if phase_of(pod) == Some("Running") => crate::progress::of(pod).await.is_some(),
         _ => false,
     };
     let (settings, random) = (&context.settings, &uuid_like());

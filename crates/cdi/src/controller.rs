@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferrovirt_api::cdi::{DataVolume, DataVolumeSource, DataVolumeSourcePvc, names};
-use ferrovirt_fetch::http::{Client as HttpClient, Trust};
 use futures::{FutureExt, StreamExt};
-use http::HeaderMap;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
@@ -18,12 +16,11 @@ use kube::runtime::{Controller, controller, watcher};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
-use crate::job::{PORT, Progress};
 use crate::plan::{self, Action, Observed};
+use crate::progress;
 
 /// How often a running importer is asked how far it is.
 pub(crate) const ASK: Duration = Duration::from_secs(1);
-const ANSWER: Duration = Duration::from_secs(3);
 /// How soon is looked again at what no watch tells of.
 pub(crate) const LATER: Duration = Duration::from_secs(2);
 
@@ -50,19 +47,11 @@ pub(crate) enum Error {
 pub(crate) struct Context {
     pub client: Client,
     pub settings: Settings,
-    web: HttpClient,
 }
 
 /// Runs until `shutdown`. Importers go on after that.
 pub async fn run(client: Client, settings: Settings, shutdown: impl Future<Output = ()> + Send + Sync + 'static) {
-    let web = match HttpClient::new(&Trust { insecure: true, ..Trust::default() }) {
-        Ok(web) => web,
-        Err(error) => {
-            tracing::error!(%error, "cannot ask importers anything");
-            return;
-        }
-    };
-    let context = Arc::new(Context { client: client.clone(), settings, web });
+    let context = Arc::new(Context { client: client.clone(), settings });
     let volumes = Api::<DataVolume>::all(client.clone());
     let claims = Api::<PersistentVolumeClaim>::all(client.clone());
     let pods = Api::<Pod>::all(client);
@@ -112,7 +101,7 @@ async fn reconcile(volume: Arc<DataVolume>, context: Arc<Context>) -> Result<con
         false => servers.get_opt(&plan::server_name(&volume)).await?,
     };
     let progress = match &pod {
-        Some(pod) if phase_of(pod) == Some("Running") => ask(&context, pod).await,
+        Some(pod) if phase_of(pod) == Some("Running") => progress::of(pod).await,
         _ => None,
     };
     let random = uuid_like();
@@ -259,16 +248,6 @@ async fn user_of(pods: &Api<Pod>, claim: &str) -> Result<Option<String>, Error> 
             && claims.any(|used| used.claim_name == claim && used.read_only != Some(true))
     };
     Ok(all.items.iter().find(uses).map(ResourceExt::name_any))
-}
-
-pub(crate) async fn ask(context: &Context, pod: &Pod) -> Option<Progress> {
-    let address = pod.status.as_ref()?.pod_ip.as_deref()?;
-    let host = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
-    let url = format!("http://{host}:{PORT}/progress");
-    let headers = HeaderMap::new();
-    let answer = context.web.document(&url, &headers, 64 << 10);
-    let answer = tokio::time::timeout(ANSWER, answer).await.ok()?.ok()?;
-    serde_json::from_slice(answer.body()).ok()
 }
 
 fn made<T>(result: Result<T, kube::Error>) -> Result<(), Error> {

@@ -15,6 +15,7 @@ pub mod controller;
 pub mod importer;
 pub mod job;
 pub mod plan;
+mod progress;
 mod receive;
 mod roles;
 mod show;

@@ -52,7 +52,9 @@ pub async fn run(arguments: DeleteArgs) -> Result<()> {
     }
     let mut deleted = vec![];
     for (api, kind, name) in targets {
-        let uid = match api.delete(&name, &DeleteParams::default()).await? {
+        // Its owner is there until what it owns is gone, so whoever waits for the one waits for the other.
+        let parameters = if arguments.wait { DeleteParams::foreground() } else { DeleteParams::default() };
+        let uid = match api.delete(&name, &parameters).await? {
             either::Either::Left(object) => object.metadata.uid,
             either::Either::Right(_) => None,
         };

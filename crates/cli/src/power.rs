@@ -2,8 +2,8 @@
 
 use anyhow::{Result, bail};
 use clap::Args;
-use ferrovirt_api::v1::{RestartOptions, StartOptions, StopOptions, VirtualMachine};
-use kube::{Api, core::ApiResource, discovery::Scope};
+use ferrovirt_api::v1::{RestartOptions, StartOptions, StopOptions, VirtualMachine, VirtualMachineInstance};
+use kube::{core::ApiResource, discovery::Scope};
 
 use crate::{
     client::{ClientArgs, dynamic},
@@ -106,7 +106,12 @@ async fn run(verb: &str, arguments: Common, options: Vec<u8>, paused: bool) -> R
     let client = arguments.client.connect().await?;
     let namespace = named.namespace.clone().unwrap_or_else(|| arguments.client.namespace(&client).to_owned());
     let waits = arguments.wait.unwrap_or(!persona::is_virtctl()) && !arguments.dry_run;
-    let before = Api::<VirtualMachine>::namespaced(client.clone(), &namespace).get(name).await?;
+    let resource = ApiResource::erase::<VirtualMachineInstance>(&());
+    let vmis = dynamic(&client, &resource, &Scope::Namespaced, &namespace);
+    let before = match verb {
+        "restart" if waits => vmis.get_opt(name).await?.and_then(|vmi| vmi.metadata.uid),
+        _ => None,
+    };
     let path = socket::path(&namespace, Kind::Machine.resource(), name, verb);
     client.request_text(http::Request::put(path).body(options)?).await?;
     if waits {
@@ -116,8 +121,9 @@ async fn run(verb: &str, arguments: Common, options: Vec<u8>, paused: bool) -> R
         match verb {
             "stop" => wait::until_status(&vms, name, &label, "Stopped").await?,
             "start" if paused => wait::until_status(&vms, name, &label, "Paused").await?,
-            "restart" if before.status.ready => {
-                wait::until_status(&vms, name, &label, "Stopping").await?;
+            // What the VM says of itself may still be about the instance that goes.
+            "restart" => {
+                wait::until_another_runs(&vmis, name, before.as_deref(), &label).await?;
                 wait::until_ready(&vms, name, &label).await?;
             }
             _ => wait::until_ready(&vms, name, &label).await?,

@@ -42,6 +42,21 @@ pub async fn until_gone(api: &Api<DynamicObject>, name: &str, uid: Option<&str>,
     .await
 }
 
+/// Waits until an instance other than the one with this uid runs, or has ended already.
+pub async fn until_another_runs(api: &Api<DynamicObject>, name: &str, uid: Option<&str>, label: &str) -> Result<()> {
+    follow(api, name, |object| match object {
+        Some(object) if object.metadata.uid.as_deref() != uid => {
+            match object.data["status"]["phase"].as_str().unwrap_or_default() {
+                "Running" | "Succeeded" | "Failed" => Verdict::Done,
+                phase => Verdict::Wait(format!("{label}: {phase}")),
+            }
+        }
+        Some(_) => Verdict::Wait(format!("{label}: Stopping")),
+        None => Verdict::Wait(format!("{label}: Starting")),
+    })
+    .await
+}
+
 /// Waits until a VM runs and is ready, or is held at its first instruction if it says so itself.
 pub async fn until_ready(api: &Api<DynamicObject>, name: &str, label: &str) -> Result<()> {
     follow(api, name, |object| match object {

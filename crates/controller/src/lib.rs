@@ -36,6 +36,7 @@ pub(crate) struct Context {
     pub metrics: Metrics,
     pub versions: versions::Versions,
     pub vsock: vmi::vsock::Chosen,
+    pub made: vmi::made::Made,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -74,8 +75,8 @@ pub async fn run(
     let notes = notes::Notes::new(client.clone(), "virt-controller");
     let cluster = cluster::Cluster::start(client.clone(), settings);
     cluster.tell(&metrics);
-    let context =
-        Arc::new(Context { client, cluster, notes, metrics, versions: Default::default(), vsock: Default::default() });
+    let (versions, vsock, made) = Default::default();
+    let context = Arc::new(Context { client, cluster, notes, metrics, versions, vsock, made });
     match part {
         Part::VirtualMachines => vm::run(context, shutdown).await,
         Part::Instances => vmi::run(context, shutdown).await,
@@ -107,14 +108,8 @@ pub(crate) fn versioned_patch(
     kube::api::Patch::Merge(patch)
 }
 
-/// The difference between two statuses as a merge patch: keys that vanished become `null`.
+/// The difference between two statuses as a merge patch.
 pub(crate) fn status_patch<T: serde::Serialize>(old: &T, new: &T) -> Result<serde_json::Value, Error> {
-    let old = serde_json::to_value(old)?;
-    let mut new = serde_json::to_value(new)?;
-    if let (Some(old), Some(new)) = (old.as_object(), new.as_object_mut()) {
-        for key in old.keys() {
-            new.entry(key.clone()).or_insert(serde_json::Value::Null);
-        }
-    }
-    Ok(new)
+    let (old, new) = (serde_json::to_value(old)?, serde_json::to_value(new)?);
+    Ok(ferrovirt_api::merge_patch(&old, &new).unwrap_or_else(|| serde_json::json!({})))
 }

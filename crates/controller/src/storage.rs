@@ -1,9 +1,9 @@
 //! Reads the claims and DataVolumes that a spec refers to.
 
-use ferrovirt_plan::storage::{Claim, DataVolume, Storage};
+use ferrovirt_plan::storage::{Claim, DataVolume, Storage, User};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{
-    Api, Client,
+    Api, Client, ResourceExt,
     core::{ApiResource, DynamicObject, GroupVersionKind},
 };
 
@@ -19,16 +19,26 @@ pub(crate) fn data_volumes(client: &Client, namespace: &str) -> Api<DynamicObjec
 pub(crate) async fn read<'a>(
     client: &Client,
     namespace: &str,
+    user: Option<User<'_>>,
     claims: impl Iterator<Item = (&'a str, bool)>,
 ) -> Result<Storage, Error> {
     let mut storage = Storage::default();
     for (name, by_data_volume) in claims {
-        if by_data_volume && let Some(object) = data_volumes(client, namespace).get_opt(name).await? {
-            storage.data_volumes.insert(name.to_owned(), DataVolume::read(&object.data));
-        }
         let claims = Api::<PersistentVolumeClaim>::namespaced(client.clone(), namespace);
-        if let Some(claim) = claims.get_opt(name).await? {
-            storage.claims.insert(name.to_owned(), Claim::from(&claim));
+        let claim = claims.get_opt(name).await?;
+        let owned = claim.as_ref().is_some_and(|claim| claim.owner_references().iter().any(|o| o.kind == "DataVolume"));
+        let mut uid = None;
+        // Read after the claim: a DataVolume that is gone by then is the end of its claim, too.
+        if (by_data_volume || owned)
+            && let Some(object) = data_volumes(client, namespace).get_opt(name).await?
+        {
+            uid = object.uid();
+            if by_data_volume {
+                storage.data_volumes.insert(name.to_owned(), DataVolume::read(&object.metadata, &object.data, user));
+            }
+        }
+        if let Some(claim) = claim {
+            storage.claims.insert(name.to_owned(), Claim::read(&claim, uid.as_deref(), user));
         }
     }
     Ok(storage)

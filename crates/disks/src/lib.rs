@@ -3,6 +3,7 @@
 //! Nothing here knows of Kubernetes, libvirt or a network, and nothing links a C library: the launcher, the node agent and the CLI
 //! all use it.
 
+pub mod budget;
 pub mod clone;
 pub mod cloudinit;
 pub mod containerdisk;
@@ -14,3 +15,4 @@ pub mod ownership;
 pub mod reference;
 pub mod store;
 mod unpack;
+pub mod unpacker;

@@ -1,17 +1,20 @@
 //! Image archives: OCI layouts and `docker save` files, both as one tar.
 //!
 //! An archive is read in place: its members are indexed once, and blobs are streamed from their offset. Every blob is checked against
-//! its digest while it is read. A registry client brings blobs as files and unpacks them with
-//! [`unpack_blobs`]; nothing below this module knows where a blob came from.
+//! its digest while it is read. A registry client brings blobs as files of their own; nothing below this module knows where a blob
+//! came from. All of it runs in a confined child (see [`crate::unpacker`]), within a budget.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use ferrovirt_confine::child::ChildError;
 use serde::Deserialize;
 use serde_json::json;
 
+use crate::budget::{OverBudget, Spent};
 use crate::digest::{BadDigest, Digest, Hashing};
 use crate::ownership;
 
@@ -24,19 +27,26 @@ const REF_NAME: &str = "org.opencontainers.image.ref.name";
 const FULL_NAME: &str = "io.containerd.image.name";
 /// Manifests and configurations are small; a bigger one is not what it says.
 const MAX_DOCUMENT: u64 = 8 << 20;
+/// Files of an archive, and images that it lists.
+const MAX_MEMBERS: usize = 100_000;
+const MAX_IMAGES: usize = 1000;
+/// Indexes in indexes.
+const MAX_NESTING: usize = 4;
 /// The user that hypervisors run as, and the owner that containerDisks customarily have.
 const QEMU_UID: u64 = 107;
 
 #[derive(Debug, thiserror::Error)]
 pub enum OciError {
-    #[error("cannot read the archive {path}", path = path.display())]
-    Read { path: PathBuf, source: io::Error },
+    #[error("cannot read the archive")]
+    Read(#[source] io::Error),
+    #[error("cannot use {path}", path = path.display())]
+    File { path: PathBuf, source: io::Error },
     #[error("cannot write the archive {path}", path = path.display())]
     Write { path: PathBuf, source: io::Error },
-    #[error("{path} is compressed; decompress it first", path = path.display())]
-    Compressed { path: PathBuf },
-    #[error("{path} is neither an OCI layout nor a docker archive", path = path.display())]
-    NotAnImage { path: PathBuf },
+    #[error("the archive is compressed; decompress it first")]
+    Compressed,
+    #[error("it is neither an OCI layout nor a docker archive")]
+    NotAnImage,
     #[error("the archive lacks {0}")]
     Missing(String),
     #[error("{0} is too big for what it is")]
@@ -53,6 +63,17 @@ pub enum OciError {
     Unpack { what: String, source: io::Error },
     #[error("{0} has a compression that is not supported (gzip, zstd or none)")]
     Compression(String),
+    #[error("the archive has more {0} than one may have")]
+    TooMany(&'static str),
+    #[error("the image costs too much")]
+    Budget(#[from] OverBudget),
+    /// In the words of the process that looked at it.
+    #[error("{0}")]
+    Refused(String),
+    #[error("the process that unpacks the image failed")]
+    Helper(#[from] ChildError),
+    #[error("the process that unpacks images cannot be believed: {0}")]
+    Lie(String),
 }
 
 /// An image of an archive, as its manifest describes it.
@@ -82,7 +103,7 @@ enum Check {
 /// An opened archive.
 #[derive(Debug)]
 pub struct Archive {
-    path: PathBuf,
+    file: File,
     members: HashMap<String, (u64, u64)>,
 }
 
@@ -134,19 +155,20 @@ struct DockerRootfs {
 }
 
 impl Archive {
-    pub fn open(path: &Path) -> Result<Self, OciError> {
-        let wrap = |source| OciError::Read { path: path.to_path_buf(), source };
-        let mut file = File::open(path).map_err(wrap)?;
+    pub fn open(file: File) -> Result<Self, OciError> {
+        let wrap = OciError::Read;
         let mut magic = [0u8; 4];
-        if file.read_exact(&mut magic).is_ok() && (magic[..2] == [0x1f, 0x8b] || magic == ZSTD_MAGIC) {
-            return Err(OciError::Compressed { path: path.to_path_buf() });
+        if file.read_exact_at(&mut magic, 0).is_ok() && (magic[..2] == [0x1f, 0x8b] || magic == ZSTD_MAGIC) {
+            return Err(OciError::Compressed);
         }
-        file.seek(SeekFrom::Start(0)).map_err(wrap)?;
         let mut members = HashMap::new();
         let mut links = Vec::new();
         let mut tar = tar::Archive::new(&file);
         for entry in tar.entries_with_seek().map_err(wrap)? {
             let entry = entry.map_err(wrap)?;
+            if members.len() + links.len() >= MAX_MEMBERS {
+                return Err(OciError::TooMany("files"));
+            }
             let name = normal(&entry.path().map_err(wrap)?);
             match entry.link_name().map_err(wrap)? {
                 // Old docker archives link equal layers.
@@ -164,35 +186,38 @@ impl Archive {
                 members.insert(name, place);
             }
         }
-        Ok(Archive { path: path.to_path_buf(), members })
+        Ok(Archive { file, members })
     }
 
     /// The images in the archive, for this machine's architecture.
     pub fn images(&self) -> Result<Vec<ArchiveImage>, OciError> {
         if self.members.contains_key("index.json") {
             let index: Index = parse("index.json", &self.document("index.json")?)?;
-            return index.manifests.iter().map(|d| self.oci_image(d)).collect();
+            few(index.manifests.len())?;
+            return index.manifests.iter().map(|d| self.oci_image(d, 0)).collect();
         }
         if self.members.contains_key("manifest.json") {
             let manifests: Vec<DockerManifest> = parse("manifest.json", &self.document("manifest.json")?)?;
+            few(manifests.len())?;
             return manifests.iter().map(|m| self.docker_image(m)).collect();
         }
-        Err(OciError::NotAnImage { path: self.path.clone() })
+        Err(OciError::NotAnImage)
     }
 
     /// Applies the layers of an image, lowest first, to an empty directory.
-    pub fn unpack(&self, image: &ArchiveImage, root: &Path) -> Result<(), OciError> {
+    pub(crate) fn unpack(&self, image: &ArchiveImage, root: &Path, spent: &Spent) -> Result<(), OciError> {
+        spent.layers(image.layers.len())?;
         let mut owners = ownership::List::default();
-        image.layers.iter().try_for_each(|layer| self.unpack_layer(layer, root, &mut owners))?;
-        let wrap = |source| OciError::Unpack { what: "the list of owners".into(), source };
-        owners.write(root).map_err(wrap)
+        for layer in &image.layers {
+            unpack_stream(layer, self.member(&layer.member)?, root, &mut owners, spent)?;
+        }
+        owners.write(root).map_err(|source| OciError::Unpack { what: "the list of owners".into(), source })
     }
 
-    fn unpack_layer(&self, layer: &Layer, root: &Path, owners: &mut ownership::List) -> Result<(), OciError> {
-        unpack_stream(layer, self.member(&layer.member)?, root, owners)
-    }
-
-    fn oci_image(&self, descriptor: &Descriptor) -> Result<ArchiveImage, OciError> {
+    fn oci_image(&self, descriptor: &Descriptor, nesting: usize) -> Result<ArchiveImage, OciError> {
+        if nesting > MAX_NESTING {
+            return Err(OciError::TooMany("indexes in each other"));
+        }
         let digest: Digest = descriptor.digest.parse()?;
         let document = self.blob(&digest)?;
         let name = descriptor.annotations.get(FULL_NAME).or_else(|| descriptor.annotations.get(REF_NAME)).cloned();
@@ -204,7 +229,7 @@ impl Archive {
                 .iter()
                 .find(|d| d.platform.as_ref().is_none_or(|p| p.os == os && p.architecture == architecture))
                 .ok_or_else(|| OciError::NoPlatform(format!("{os}/{architecture}")))?;
-            let image = self.oci_image(fitting)?;
+            let image = self.oci_image(fitting, nesting + 1)?;
             return Ok(ArchiveImage { name: name.or(image.name.clone()), ..image });
         }
         let manifest: Manifest = parse(&descriptor.digest, &document)?;
@@ -249,31 +274,48 @@ impl Archive {
         if member.limit() > MAX_DOCUMENT {
             return Err(OciError::DocumentTooBig(name.to_string()));
         }
-        member.read_to_end(&mut out).map_err(|source| OciError::Read { path: self.path.clone(), source })?;
+        member.read_to_end(&mut out).map_err(OciError::Read)?;
         Ok(out)
     }
 
-    fn member(&self, name: &str) -> Result<io::Take<File>, OciError> {
-        let wrap = |source| OciError::Read { path: self.path.clone(), source };
+    fn member(&self, name: &str) -> Result<io::Take<Section<'_>>, OciError> {
         let &(offset, size) = self.members.get(name).ok_or_else(|| OciError::Missing(name.to_string()))?;
-        let mut file = File::open(&self.path).map_err(wrap)?;
-        file.seek(SeekFrom::Start(offset)).map_err(wrap)?;
-        Ok(file.take(size))
+        Ok(Section { file: &self.file, at: offset }.take(size))
+    }
+}
+
+/// A file from some place on, for readers that do not disturb each other.
+struct Section<'a> {
+    file: &'a File,
+    at: u64,
+}
+
+impl Read for Section<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read_at(buffer, self.at)?;
+        self.at += read as u64;
+        Ok(read)
     }
 }
 
 /// Unpacks layers that lie in files of their own, lowest first, into an empty directory, and checks their digests.
-pub fn unpack_blobs(root: &Path, blobs: &[(Digest, PathBuf)]) -> Result<(), OciError> {
+pub(crate) fn unpack_blobs(root: &Path, blobs: &[(Digest, File)], spent: &Spent) -> Result<(), OciError> {
+    spent.layers(blobs.len())?;
     let mut owners = ownership::List::default();
-    for (digest, path) in blobs {
-        let file = File::open(path).map_err(|source| OciError::Read { path: path.clone(), source })?;
+    for (digest, file) in blobs {
         let layer = Layer { member: digest.to_string(), check: Check::Blob(digest.clone()) };
-        unpack_stream(&layer, file, root, &mut owners)?;
+        unpack_stream(&layer, Section { file, at: 0 }, root, &mut owners, spent)?;
     }
     owners.write(root).map_err(|source| OciError::Unpack { what: "the list of owners".into(), source })
 }
 
-fn unpack_stream(layer: &Layer, stream: impl Read, root: &Path, owners: &mut ownership::List) -> Result<(), OciError> {
+fn unpack_stream(
+    layer: &Layer,
+    stream: impl Read,
+    root: &Path,
+    owners: &mut ownership::List,
+    spent: &Spent,
+) -> Result<(), OciError> {
     let wrap = |source| OciError::Unpack { what: layer.member.clone(), source };
     let mut blob = Hashing::new(io::BufReader::with_capacity(1 << 18, stream));
     let mut head = [0u8; 4];
@@ -298,8 +340,8 @@ fn unpack_stream(layer: &Layer, stream: impl Read, root: &Path, owners: &mut own
         } else {
             Box::new(stream)
         };
-        let mut tar = Hashing::new(tar);
-        crate::unpack::layer(root, &mut tar, owners).map_err(wrap)?;
+        let mut tar = Hashing::new(spent.counting(tar));
+        crate::unpack::layer(root, &mut tar, owners, spent).map_err(wrap)?;
         Ok(tar.drain().map_err(wrap)?.0)
     };
     let uncompressed = inflate(&mut blob)?;
@@ -441,6 +483,10 @@ fn normal(path: &Path) -> String {
         }
     }
     out.join("/")
+}
+
+fn few(images: usize) -> Result<(), OciError> {
+    if images > MAX_IMAGES { Err(OciError::TooMany("images")) } else { Ok(()) }
 }
 
 fn parse<'a, T: Deserialize<'a>>(what: &str, document: &'a [u8]) -> Result<T, OciError> {

@@ -20,8 +20,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
-use crate::oci::{Archive, ArchiveImage, OciError};
+use crate::oci::OciError;
 use crate::reference::{BadReference, Reference};
+use crate::unpacker::{Listed, Unpacker};
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -57,6 +58,7 @@ pub struct Image {
 #[derive(Debug, Clone)]
 pub struct ImageStore {
     dir: PathBuf,
+    unpacker: Unpacker,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -67,8 +69,8 @@ struct Record {
 
 impl ImageStore {
     /// Opens the store, making the directory if need be, and clears away what dead imports left.
-    pub fn open(dir: &Path) -> Result<Self, StoreError> {
-        let store = ImageStore { dir: dir.to_path_buf() };
+    pub fn open(dir: &Path, unpacker: Unpacker) -> Result<Self, StoreError> {
+        let store = ImageStore { dir: dir.to_path_buf(), unpacker };
         let refs = store.refs();
         fs::create_dir_all(&refs).map_err(at(&refs))?;
         for entry in fs::read_dir(dir).map_err(at(dir))? {
@@ -90,15 +92,19 @@ impl ImageStore {
     /// Importing what is already there is quick and changes nothing.
     pub fn import(&self, archive: &Path, name: Option<&str>) -> Result<Image, StoreError> {
         let wrap = |source| StoreError::Archive { path: archive.to_path_buf(), source };
-        let opened = Archive::open(archive).map_err(wrap)?;
-        let image = choose(archive, opened.images().map_err(wrap)?, name)?;
+        let image = choose(archive, self.unpacker.list(archive).map_err(wrap)?, name)?;
         let name: Reference = match name.or(image.name.as_deref()) {
             Some(name) => name.parse()?,
             None => {
                 return Err(StoreError::NoName { path: archive.to_path_buf() });
             }
         };
-        self.install(&name, &image.digest, |root| opened.unpack(&image, root).map_err(wrap))
+        self.install(&name, &image.digest, |root| self.unpacker.archive(archive, &image.digest, root).map_err(wrap))
+    }
+
+    /// Who unpacks what comes in here.
+    pub fn unpacker(&self) -> &Unpacker {
+        &self.unpacker
     }
 
     /// Makes the image with this digest known as `name`. `fill` puts its files into an empty directory, unless they are here.
@@ -254,7 +260,7 @@ impl Drop for Scratch {
     }
 }
 
-fn choose(archive: &Path, mut images: Vec<ArchiveImage>, name: Option<&str>) -> Result<ArchiveImage, StoreError> {
+fn choose(archive: &Path, mut images: Vec<Listed>, name: Option<&str>) -> Result<Listed, StoreError> {
     let canonical = |n: &str| n.parse::<Reference>().ok();
     let wanted = name.and_then(canonical);
     let named = images.iter().position(|i| wanted.is_some() && i.name.as_deref().and_then(canonical) == wanted);

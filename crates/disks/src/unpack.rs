@@ -13,6 +13,7 @@ use std::path::{Component, Path, PathBuf};
 
 use tar::EntryType;
 
+use crate::budget::Spent;
 use crate::ownership::{self, Owner};
 
 /// How many symbolic links a path may pass.
@@ -20,22 +21,23 @@ const LINK_LIMIT: usize = 40;
 const BLOCK: usize = 64 * 1024;
 
 /// Applies one layer (an uncompressed tar stream) on top of what `root` already holds.
-pub(crate) fn layer(root: &Path, tar: impl Read, owners: &mut ownership::List) -> io::Result<()> {
+pub(crate) fn layer(root: &Path, tar: impl Read, owners: &mut ownership::List, spent: &Spent) -> io::Result<()> {
     let mut archive = tar::Archive::new(tar);
     // Opaque markers hide what lower layers had, not what this layer brings.
     let mut own: HashSet<PathBuf> = HashSet::new();
     for entry in archive.entries()? {
         let mut entry = entry?;
         let path = plain(&entry.path()?)?;
+        spent.entry(&path)?;
         let Some(name) = path.file_name() else {
             continue;
         };
-        let parent = directory(root, path.parent().unwrap_or(Path::new("")))?;
+        let parent = directory(root, path.parent().unwrap_or(Path::new("")), spent)?;
         let bytes = name.as_encoded_bytes();
         if bytes == b".wh..wh..opq" {
             for child in fs::read_dir(root.join(&parent))? {
                 let child = parent.join(child?.file_name());
-                if !own.iter().any(|o| o.starts_with(&child)) {
+                if !own.contains(&child) {
                     remove(&root.join(&child))?;
                 }
             }
@@ -49,17 +51,27 @@ pub(crate) fn layer(root: &Path, tar: impl Read, owners: &mut ownership::List) -
             continue;
         }
         let place = parent.join(name);
-        let stored = write_entry(root, &place, &mut entry)?;
+        spent.depth(&place)?;
+        let stored = write_entry(root, &place, &mut entry, spent)?;
         if let Some(stored_mode) = stored {
             owners.add(&place, owner(entry.header()), stored_mode);
         }
-        own.insert(place);
+        // With all that it lies in. Where one is known, so are those above it.
+        let mut known = Some(place.as_path());
+        while let Some(path) = known.filter(|path| own.insert(path.to_path_buf())) {
+            known = path.parent();
+        }
     }
     Ok(())
 }
 
 /// Returns the mode that a file or directory got.
-fn write_entry<R: Read>(root: &Path, place: &Path, entry: &mut tar::Entry<'_, R>) -> io::Result<Option<u32>> {
+fn write_entry<R: Read>(
+    root: &Path,
+    place: &Path,
+    entry: &mut tar::Entry<'_, R>,
+    spent: &Spent,
+) -> io::Result<Option<u32>> {
     let target = root.join(place);
     let mode = entry.header().mode().unwrap_or(0o755);
     match entry.header().entry_type() {
@@ -74,7 +86,7 @@ fn write_entry<R: Read>(root: &Path, place: &Path, entry: &mut tar::Entry<'_, R>
         EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
             remove(&target)?;
             let file = File::create_new(&target)?;
-            copy_sparse(entry, &file)?;
+            copy_sparse(entry, &file, spent)?;
             let mode = mode & 0o755 | 0o444;
             file.set_permissions(fs::Permissions::from_mode(mode))?;
             file.sync_data().map(|()| Some(mode))
@@ -86,7 +98,7 @@ fn write_entry<R: Read>(root: &Path, place: &Path, entry: &mut tar::Entry<'_, R>
         }
         EntryType::Link => {
             let link = entry.link_name()?.ok_or_else(|| bad("a hard link without a target"))?;
-            hard_link(root, place, &plain(&link)?).map(|()| None)
+            hard_link(root, place, &plain(&link)?, spent).map(|()| None)
         }
         other => {
             tracing::debug!(path = %place.display(), kind = ?other, "left out of the image");
@@ -100,9 +112,9 @@ fn owner(header: &tar::Header) -> Owner {
     Owner { uid: id(header.uid()), gid: id(header.gid()), mode: header.mode().unwrap_or(0o755) & 0o7777 }
 }
 
-fn hard_link(root: &Path, place: &Path, link: &Path) -> io::Result<()> {
+fn hard_link(root: &Path, place: &Path, link: &Path, spent: &Spent) -> io::Result<()> {
     let name = link.file_name().ok_or_else(|| bad("a hard link to the root"))?;
-    let source = directory(root, link.parent().unwrap_or(Path::new("")))?.join(name);
+    let source = directory(root, link.parent().unwrap_or(Path::new("")), spent)?.join(name);
     let (from, to) = (root.join(&source), root.join(place));
     let kind = from.symlink_metadata()?.file_type();
     if source == place {
@@ -137,7 +149,7 @@ fn plain(path: &Path) -> io::Result<PathBuf> {
 }
 
 /// The real directory (no symbolic links in it) for a path of the archive, made if need be.
-fn directory(root: &Path, path: &Path) -> io::Result<PathBuf> {
+fn directory(root: &Path, path: &Path, spent: &Spent) -> io::Result<PathBuf> {
     let mut at = PathBuf::new();
     let mut todo: Vec<PathBuf> = path.iter().rev().map(PathBuf::from).collect();
     let mut links = 0;
@@ -147,6 +159,8 @@ fn directory(root: &Path, path: &Path) -> io::Result<PathBuf> {
             continue;
         }
         let next = at.join(&name);
+        // Links may lead deeper than any path of the archive does.
+        spent.depth(&next)?;
         match root.join(&next).symlink_metadata() {
             Ok(m) if m.is_dir() => at = next,
             Ok(m) if m.is_symlink() => {
@@ -213,7 +227,7 @@ fn remove(path: &Path) -> io::Result<()> {
 }
 
 /// Disk images are mostly holes; blocks of zeros stay holes.
-fn copy_sparse(from: &mut impl Read, mut to: &File) -> io::Result<()> {
+fn copy_sparse(from: &mut impl Read, mut to: &File, spent: &Spent) -> io::Result<()> {
     let mut buffer = vec![0u8; BLOCK];
     let mut size = 0u64;
     loop {
@@ -227,6 +241,7 @@ fn copy_sparse(from: &mut impl Read, mut to: &File) -> io::Result<()> {
         if filled == 0 {
             break;
         }
+        spent.write(filled as u64, to)?;
         size += filled as u64;
         if buffer[..filled].iter().all(|&b| b == 0) {
             to.seek(SeekFrom::Start(size))?;

@@ -8,10 +8,12 @@ use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
+use ferrovirt_disks::budget::Budget;
 use ferrovirt_disks::containerdisk::find_disk;
 use ferrovirt_disks::digest::Digest;
 use ferrovirt_disks::oci::write_archive;
 use ferrovirt_disks::store::ImageStore;
+use ferrovirt_disks::unpacker::Unpacker;
 use serde_json::json;
 use tar::EntryType;
 
@@ -150,7 +152,7 @@ fn tree(root: &Path) -> BTreeMap<String, String> {
 fn check_layers(layers: &[Layer], wanted: &[(&str, &str)]) {
     let dir = tempfile::tempdir().unwrap();
     let wanted: BTreeMap<String, String> = wanted.iter().map(|(a, b)| (a.to_string(), b.to_string())).collect();
-    let store = ImageStore::open(&dir.path().join("images")).unwrap();
+    let store = ImageStore::open(&dir.path().join("images"), Unpacker::here(Budget::default())).unwrap();
     for packing in [Packing::Plain, Packing::Gzip, Packing::Zstd] {
         let archive = dir.path().join("oci.tar");
         oci(&archive, "demo", layers, packing);
@@ -221,7 +223,7 @@ fn links_stay_inside() {
 fn hostile_archives_are_refused_and_leave_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let images = dir.path().join("images");
-    let store = ImageStore::open(&images).unwrap();
+    let store = ImageStore::open(&images, Unpacker::here(Budget::default())).unwrap();
     let archive = dir.path().join("bad.tar");
     let refuse = |what: &str| {
         let mut error: &dyn std::error::Error = &store.import(&archive, Some("bad")).unwrap_err();
@@ -276,7 +278,7 @@ fn hostile_archives_are_refused_and_leave_nothing() {
 #[test]
 fn names_lead_to_images() {
     let dir = tempfile::tempdir().unwrap();
-    let store = ImageStore::open(&dir.path().join("images")).unwrap();
+    let store = ImageStore::open(&dir.path().join("images"), Unpacker::here(Budget::default())).unwrap();
     let source = dir.path().join("demo.qcow2");
     let mut content = vec![0u8; 3 << 20];
     content[1 << 20] = 7;
@@ -335,7 +337,7 @@ fn parallel_imports_agree() {
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
-                let store = ImageStore::open(&images).unwrap();
+                let store = ImageStore::open(&images, Unpacker::here(Budget::default())).unwrap();
                 let image = store.import(&archive, None).unwrap();
                 assert_eq!(fs::read_to_string(image.rootfs.join("disk/x")).unwrap(), "content");
                 assert!(store.resolve("demo").is_some());
@@ -353,7 +355,7 @@ fn dead_imports_are_cleared() {
     let live = dir.path().join(format!(".incoming-{}-99", std::process::id()));
     fs::create_dir_all(stale.join("rootfs")).unwrap();
     fs::create_dir_all(&live).unwrap();
-    ImageStore::open(dir.path()).unwrap();
+    ImageStore::open(dir.path(), Unpacker::here(Budget::default())).unwrap();
     assert!(!stale.exists() && live.exists());
 }
 
@@ -384,4 +386,39 @@ fn the_disk_of_an_image_is_found() {
     check(&["disk/a.img"], Some("/etc/passwd"), Err("not a regular file"));
     check(&["disk/a.img"], Some("/disk"), Err("not a regular file"));
     check(&["disk/a.img"], Some("/disk/none"), Err("no file /disk/none"));
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig { cases: 64, failure_persistence: None, ..Default::default() })]
+
+    /// A layer that was tampered with anywhere is unpacked or refused, and nothing appears beside its root.
+    #[test]
+    fn no_bytes_leave_the_directory_of_an_image(
+        at in 0_usize..3000,
+        noise in proptest::collection::vec(proptest::prelude::any::<u8>(), 1..600),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("a/b/rootfs");
+        fs::create_dir_all(&root).unwrap();
+        let mut bytes = tar_of(&[
+            link("out", "../../.."),
+            file("out/x", "1"),
+            ("hard", EntryType::Link, "out/x", 0o644),
+            (".wh.hard", EntryType::Regular, "", 0o644),
+            file("d/e/f", "2"),
+        ]);
+        let end = (at + noise.len()).min(bytes.len());
+        bytes[at..end].copy_from_slice(&noise[..end - at]);
+        let path = dir.path().join("layer");
+        fs::write(&path, &bytes).unwrap();
+        let budget = Budget { bytes: 1 << 20, entries: 100, reserve: 0, ..Budget::default() };
+        let layers = [(Digest::of(&bytes), fs::File::open(&path).unwrap())];
+        let _ = Unpacker::here(budget).layers(&layers, &root);
+        for (place, only) in [("", vec!["a", "layer"]), ("a", vec!["b"]), ("a/b", vec!["rootfs"])] {
+            let entries = fs::read_dir(dir.path().join(place)).unwrap();
+            let mut found: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+            found.sort();
+            proptest::prop_assert_eq!(found, only);
+        }
+    }
 }

@@ -2,21 +2,24 @@
 //!
 //! Blobs are kept by digest while an image is on its way, so a broken pull goes on where it broke and two images share layers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use ferrovirt_disks::budget::{OverBudget, leave_room};
 use ferrovirt_disks::digest::{Digest, Hashing};
-use ferrovirt_disks::oci::{OciError, unpack_blobs};
+use ferrovirt_disks::oci::OciError;
 use ferrovirt_disks::reference::Reference;
 use ferrovirt_disks::store::{Image, ImageStore, StoreError};
 use http::header::{ACCEPT, AUTHORIZATION, RANGE, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use serde::{Deserialize, Serialize};
-use tokio::sync::Mutex;
+use tokio::sync::OwnedMutexGuard;
 
 use crate::http::{Client, HttpError, Trust, next_chunk};
 
@@ -24,6 +27,8 @@ const MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, application/vn
      application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
 const MAX_DOCUMENT: usize = 8 << 20;
 const ATTEMPTS: u32 = 5;
+/// Room on the disk is measured anew after this many bytes.
+const MEASURE_EVERY: u64 = 16 << 20;
 
 /// Where registries really are. The file that `ferrovirt up --registries` names.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -96,6 +101,11 @@ impl Credentials {
         Ok(())
     }
 
+    /// The login that an image of this name is asked for with.
+    pub fn login(&self, name: &Reference) -> Option<&str> {
+        self.of(&name.domain).map(String::as_str)
+    }
+
     fn of(&self, host: &str) -> Option<&String> {
         self.by_host.get(host).or_else(|| self.by_host.get(ANY_HOST))
     }
@@ -119,6 +129,12 @@ pub enum PullError {
     NoPlatform(String),
     #[error("the registry names a digest wrongly")]
     Digest(#[from] ferrovirt_disks::digest::BadDigest),
+    #[error("the image costs too much")]
+    Budget(#[from] OverBudget),
+    #[error("{0} brings more than the manifest says")]
+    Longer(String),
+    #[error("the image did not arrive within {} seconds", .0.as_secs())]
+    Slow(Duration),
     #[error("cannot keep {}", path.display())]
     Io { path: PathBuf, source: io::Error },
     #[error("cannot unpack the image")]
@@ -150,35 +166,39 @@ struct Platform {
     os: String,
 }
 
-/// Pulls images into one store. One pull of a name at a time; others wait and find it done.
+/// Pulls images into one store. One pull of a name at a time; others wait and find it done. Nobody waits for another's registry:
+/// what a registry brings is kept apart until it is known to be what its digest says.
 pub struct Puller {
     store: ImageStore,
     blobs: PathBuf,
-    pulling: Mutex<()>,
+    turns: Turns,
 }
 
 impl Puller {
     pub fn new(store: ImageStore, blobs: &Path) -> Self {
-        Self { store, blobs: blobs.to_owned(), pulling: Mutex::new(()) }
+        Self { store, blobs: blobs.to_owned(), turns: Turns::default() }
     }
 
-    /// Brings the image. With `fresh`, a name is asked for again although it is here.
+    /// Brings the image. With `fresh`, a name is asked for again although it is here. `granted` is told which image the registry
+    /// gives for these credentials, before anybody can find it in the store.
     pub async fn pull(
         &self,
         reference: &str,
         credentials: &Credentials,
         registries: &Registries,
         fresh: bool,
+        granted: &(dyn Fn(&Digest) + Send + Sync),
     ) -> Result<Image, PullError> {
-        let _turn = self.pulling.lock().await;
+        let name: Reference = reference.parse().map_err(StoreError::Reference)?;
+        let _turn = self.turns.take(name.to_string()).await;
         if let Some(image) = self.store.resolve(reference).filter(|_| !fresh) {
             return Ok(image);
         }
-        let name: Reference = reference.parse().map_err(StoreError::Reference)?;
+        let patience = Duration::from_secs(self.store.unpacker().budget().seconds);
         let mut last = None;
-        for (base, client) in places(&name, registries)? {
-            let session = Session { client, base, repository: name.path.clone(), login: credentials.of(&name.domain) };
-            match self.pull_from(&session, &name).await {
+        for session in sessions(&name, credentials, registries)? {
+            let pulled = tokio::time::timeout(patience, self.pull_from(&session, &name, granted)).await;
+            match pulled.unwrap_or(Err(PullError::Slow(patience))) {
                 Ok(image) => return Ok(image),
                 Err(error) => {
                     tracing::info!(image = reference, registry = session.base, %error, "cannot pull from here");
@@ -193,10 +213,39 @@ impl Puller {
         Err(last.unwrap_or_else(|| PullError::NotFound(reference.to_owned())))
     }
 
-    async fn pull_from(&self, session: &Session<'_>, name: &Reference) -> Result<Image, PullError> {
+    /// Whether the registry gives an image that is here to somebody with these credentials.
+    pub async fn allows(
+        &self,
+        reference: &str,
+        digest: &Digest,
+        credentials: &Credentials,
+        registries: &Registries,
+    ) -> Result<(), PullError> {
+        let name: Reference = reference.parse().map_err(StoreError::Reference)?;
+        let mut last = None;
+        for session in sessions(&name, credentials, registries)? {
+            match session.manifest(&digest.to_string(), Some(digest), &mut None).await {
+                Ok(_) => return Ok(()),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| PullError::NotFound(reference.to_owned())))
+    }
+
+    async fn pull_from(
+        &self,
+        session: &Session<'_>,
+        name: &Reference,
+        granted: &(dyn Fn(&Digest) + Send + Sync),
+    ) -> Result<Image, PullError> {
         let wanted = name.digest.as_ref().map(ToString::to_string).or_else(|| name.tag.clone()).unwrap_or_default();
         let mut auth = None;
         let (digest, mut manifest) = session.manifest(&wanted, name.digest.as_ref(), &mut auth).await?;
+        granted(&digest);
+        if self.store.resolve(&digest.to_string()).is_some() {
+            // Only the name is new.
+            return Ok(self.store.install(name, &digest, |_| Ok::<(), StoreError>(()))?);
+        }
         if !manifest.manifests.is_empty() {
             let architecture = match std::env::consts::ARCH {
                 "x86_64" => "amd64",
@@ -209,29 +258,109 @@ impl Puller {
             let inner: Digest = fitting.digest.parse()?;
             manifest = session.manifest(&fitting.digest.clone(), Some(&inner), &mut auth).await?.1;
         }
+        let budget = *self.store.unpacker().budget();
+        if manifest.layers.len() > budget.layers {
+            return Err(OverBudget::Layers(budget.layers).into());
+        }
+        let announced = manifest.layers.iter().fold(0_u64, |sum, layer| sum.saturating_add(layer.size));
+        if announced > budget.packed {
+            return Err(OverBudget::Bytes(budget.packed).into());
+        }
         fs::create_dir_all(&self.blobs).map_err(at(&self.blobs))?;
         let mut layers = Vec::new();
+        let mut left = budget.packed;
         for layer in &manifest.layers {
             let digest: Digest = layer.digest.parse()?;
-            let path = self.blobs.join(format!("sha256-{}", digest.hex()));
-            if !path.exists() {
-                session.blob(&digest, layer.size, &path, &mut auth).await?;
-            }
-            layers.push((digest, path));
+            // A registry that does not say how long its layers are has the rest of the budget for them.
+            let limit = Some(layer.size).filter(|size| *size > 0).unwrap_or(left);
+            let room = Room { limit, reserve: budget.reserve };
+            let file = self.layer(session, &digest, room, &mut auth).await?;
+            let length = file.metadata().map_err(at(&self.blobs))?.len();
+            left = left.checked_sub(length).ok_or(OverBudget::Bytes(budget.packed))?;
+            layers.push((digest, file));
         }
-        let (store, name) = (self.store.clone(), name.clone());
+        let (store, name, blobs) = (self.store.clone(), name.clone(), self.blobs.clone());
         let work = move || {
-            let image = store.install(&name, &digest, |root| unpack_blobs(root, &layers).map_err(PullError::from))?;
-            for (_, path) in &layers {
-                let _ = fs::remove_file(path);
+            let fill = |root: &Path| store.unpacker().layers(&layers, root).map_err(PullError::from);
+            let installed = store.install(&name, &digest, fill);
+            // Others that want the same layer hold it open, or bring it again.
+            for (digest, _) in &layers {
+                let _ = fs::remove_file(place(&blobs, digest));
             }
-            Ok(image)
+            installed
         };
         match tokio::task::spawn_blocking(work).await {
             Ok(result) => result,
             Err(error) => Err(at(&self.blobs)(io::Error::other(error))),
         }
     }
+
+    /// A layer whose digest was compared, held open: its name may go at any time.
+    async fn layer(
+        &self,
+        session: &Session<'_>,
+        digest: &Digest,
+        room: Room,
+        auth: &mut Option<HeaderValue>,
+    ) -> Result<File, PullError> {
+        let source = format!("{}/{}", session.base, session.repository);
+        let _turn = self.turns.take(format!("{source}@{digest}")).await;
+        let path = place(&self.blobs, digest);
+        if let Ok(file) = File::open(&path) {
+            return Ok(file);
+        }
+        // Each source has a beginning of its own: a bad one spoils, and delays, nobody else's.
+        let source: String = Digest::of(source.as_bytes()).hex().chars().take(16).collect();
+        let partial = self.blobs.join(format!("sha256-{}.{source}.partial", digest.hex()));
+        let file = session.blob(digest, &partial, room, auth).await?;
+        fs::rename(&partial, &path).map_err(at(&path))?;
+        Ok(file)
+    }
+}
+
+fn place(blobs: &Path, digest: &Digest) -> PathBuf {
+    blobs.join(format!("sha256-{}", digest.hex()))
+}
+
+/// How much a blob may take.
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    limit: u64,
+    /// What stays free for others.
+    reserve: u64,
+}
+
+/// One turn at a time for each key; keys that nobody waits for are forgotten.
+#[derive(Default)]
+struct Turns(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
+
+impl Turns {
+    async fn take(&self, key: String) -> OwnedMutexGuard<()> {
+        let turn = {
+            let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            turns.retain(|_, turn| turn.strong_count() > 0);
+            match turns.get(&key).and_then(Weak::upgrade) {
+                Some(turn) => turn,
+                None => {
+                    let turn = Arc::new(tokio::sync::Mutex::new(()));
+                    turns.insert(key, Arc::downgrade(&turn));
+                    turn
+                }
+            }
+        };
+        turn.lock_owned().await
+    }
+}
+
+/// Whom to ask, in this order.
+fn sessions<'a>(
+    name: &Reference,
+    credentials: &'a Credentials,
+    registries: &Registries,
+) -> Result<Vec<Session<'a>>, PullError> {
+    let login = credentials.of(&name.domain);
+    let session = |(base, client)| Session { client, base, repository: name.path.clone(), login };
+    Ok(places(name, registries)?.into_iter().map(session).collect())
 }
 
 /// Mirrors first, then the registry itself.
@@ -292,39 +421,52 @@ impl Session<'_> {
         Err(PullError::Denied(self.base.clone()))
     }
 
-    /// Brings a blob to `path`, going on where an earlier attempt ended.
+    /// Brings a blob to a file, going on where an earlier attempt ended, and compares its digest.
     async fn blob(
         &self,
         digest: &Digest,
-        size: u64,
-        path: &Path,
+        partial: &Path,
+        room: Room,
         auth: &mut Option<HeaderValue>,
-    ) -> Result<(), PullError> {
-        let partial = path.with_extension("partial");
+    ) -> Result<File, PullError> {
         let url = format!("{}/v2/{}/blobs/{digest}", self.base, self.repository);
         for attempt in 1..=ATTEMPTS {
-            match self.blob_once(&url, &partial, auth).await {
+            match self.blob_once(&url, partial, room, auth).await {
                 Ok(()) => break,
                 Err(PullError::Http(error)) if attempt < ATTEMPTS && error.is_transient() => {
                     tracing::info!(url, %error, "a layer broke off; going on");
                 }
+                // What cannot end well is not kept.
+                Err(error @ (PullError::Longer(_) | PullError::Budget(_))) => {
+                    let _ = fs::remove_file(partial);
+                    return Err(error);
+                }
                 Err(error) => return Err(error),
             }
         }
-        let file = File::open(&partial).map_err(at(&partial))?;
-        let length = file.metadata().map_err(at(&partial))?.len();
-        let (found, _) = Hashing::new(io::BufReader::new(file)).drain().map_err(at(&partial))?;
+        let file = File::open(partial).map_err(at(partial))?;
+        let length = file.metadata().map_err(at(partial))?.len();
+        let reader = file.try_clone().map_err(at(partial))?;
+        let hashed = move || Hashing::new(io::BufReader::with_capacity(1 << 18, reader)).drain();
+        let hashed = tokio::task::spawn_blocking(hashed).await.map_err(|error| at(partial)(io::Error::other(error)))?;
+        let (found, _) = hashed.map_err(at(partial))?;
         if found != *digest {
-            fs::remove_file(&partial).map_err(at(&partial))?;
-            tracing::warn!(url, size, length, "a layer is not what it should be");
+            fs::remove_file(partial).map_err(at(partial))?;
+            tracing::warn!(url, length, "a layer is not what it should be");
             return Err(PullError::Mismatch { what: url, wanted: digest.clone(), found });
         }
-        fs::rename(&partial, path).map_err(at(path))
+        Ok(file)
     }
 
-    async fn blob_once(&self, url: &str, partial: &Path, auth: &mut Option<HeaderValue>) -> Result<(), PullError> {
+    async fn blob_once(
+        &self,
+        url: &str,
+        partial: &Path,
+        room: Room,
+        auth: &mut Option<HeaderValue>,
+    ) -> Result<(), PullError> {
         let mut file = File::options().create(true).append(true).open(partial).map_err(at(partial))?;
-        let have = file.metadata().map_err(at(partial))?.len();
+        let mut have = file.metadata().map_err(at(partial))?.len();
         for _ in 0..2 {
             let mut headers = HeaderMap::new();
             headers.extend(auth.clone().map(|value| (AUTHORIZATION, value)));
@@ -336,9 +478,19 @@ impl Session<'_> {
                 StatusCode::OK | StatusCode::PARTIAL_CONTENT => {
                     if answer.status() == StatusCode::OK && have > 0 {
                         file.set_len(0).map_err(at(partial))?;
+                        have = 0;
                     }
                     let mut body = answer.into_body();
+                    let mut measured = 0;
                     while let Some(chunk) = next_chunk(&mut body, url).await? {
+                        have += chunk.len() as u64;
+                        if have > room.limit {
+                            return Err(PullError::Longer(url.to_owned()));
+                        }
+                        if have - measured >= MEASURE_EVERY || measured == 0 {
+                            measured = have;
+                            leave_room(&file, room.reserve).map_err(at(partial))?;
+                        }
                         file.write_all(&chunk).map_err(at(partial))?;
                     }
                     return Ok(());

@@ -15,6 +15,7 @@
 //! | [`guest`] | the guest from inside: its agent |
 //! | [`runtime`] | how libvirt is started, per hypervisor |
 //! | [`prepare`], [`qcow2`] | disks that must exist before the start |
+//! | [`chain`] | what the hypervisor may open: nothing that an image or a link names |
 //! | [`cgroups`] | where libvirt finds the cgroups of its processes |
 //! | [`rootfs`] | a container's root file system, with its own user ids |
 //! | `console`, `init_signal` | what a machine's hypervisor does and a container's does not: serve the console, pass the power button on |
@@ -32,6 +33,7 @@ mod addresses;
 pub mod ask;
 pub mod capabilities;
 pub mod cgroups;
+pub mod chain;
 mod console;
 pub mod domain;
 mod filesystems;

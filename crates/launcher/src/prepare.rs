@@ -15,6 +15,7 @@ use ferrovirt_machine::spec::{
 use serde_json::{Map, Value};
 
 use crate::addresses;
+use crate::chain::{ChainError, Volumes};
 use crate::guest::credentials;
 use crate::host_metrics;
 use crate::qcow2::{self, Backing, Qcow2Error};
@@ -28,6 +29,8 @@ pub enum PrepareError {
     Read { path: PathBuf, source: io::Error },
     #[error("cannot make a disk image")]
     Image(#[from] Qcow2Error),
+    #[error("a disk is refused")]
+    Chain(#[from] ChainError),
     #[error("cannot make a volume")]
     Volume(#[from] IsoError),
     #[error("cannot make the root file system")]
@@ -40,8 +43,9 @@ pub enum PrepareError {
 
 /// Runs all preparations and answers what the spec left to us. Blocks.
 pub fn all(mut spec: Box<MachineSpec>) -> Result<Box<MachineSpec>, PrepareError> {
+    let volumes = Volumes::default();
     for preparation in &spec.prepare {
-        one(preparation)?;
+        one(preparation, &volumes)?;
     }
     let sockets = socket_paths(&spec);
     for path in sockets {
@@ -52,22 +56,22 @@ pub fn all(mut spec: Box<MachineSpec>) -> Result<Box<MachineSpec>, PrepareError>
         host_metrics::create(disk).map_err(|source| PrepareError::Make { path: disk.into(), source })?;
     }
     addresses::serve(&spec.dhcp);
+    spec.devices.disks.iter_mut().for_each(choose_source);
+    volumes.check(&spec)?;
     for disk in &mut spec.devices.disks {
-        choose_source(disk);
         choose_cache(disk);
         choose_io(disk);
     }
     Ok(spec)
 }
 
-fn one(preparation: &Preparation) -> Result<(), PrepareError> {
+fn one(preparation: &Preparation, volumes: &Volumes) -> Result<(), PrepareError> {
     match preparation {
         Preparation::Overlay { path, backing, backing_format, size } => {
+            // Looked at even where its size is known: an overlay is opened with all that lies below it.
+            let own_size = volumes.base(backing, *backing_format)?;
+            let size = size.unwrap_or(own_size);
             let (path, backing) = (Path::new(path), Path::new(backing));
-            let size = match size {
-                Some(size) => *size,
-                None => virtual_size(backing, *backing_format)?,
-            };
             make_parent(path)?;
             Ok(qcow2::create(path, size, Some(Backing { path: backing, format: backing_format.name() }))?)
         }
@@ -142,15 +146,6 @@ fn directory(path: &Path, files: &[FileContent], ids: IdRange) -> Result<(), Pre
         rootfs::own(&place, ids)?;
     }
     Ok(())
-}
-
-fn virtual_size(path: &Path, format: DiskFormat) -> Result<u64, PrepareError> {
-    match format {
-        DiskFormat::Qcow2 => Ok(qcow2::virtual_size(path)?),
-        DiskFormat::Raw => {
-            fs::metadata(path).map(|meta| meta.len()).map_err(|source| PrepareError::Read { path: path.into(), source })
-        }
-    }
 }
 
 fn sparse_file(path: &Path, bytes: u64) -> Result<(), PrepareError> {
@@ -328,8 +323,9 @@ mod tests {
             ..MachineSpec::default()
         };
         all(Box::new(spec.clone())).unwrap();
-        assert_eq!(qcow2::virtual_size(&at("o/overlay.qcow2")).unwrap(), 4096);
-        assert_eq!(qcow2::virtual_size(&at("e/qcow2")).unwrap(), 8192);
+        let virtual_size = |name: &str| u64::from_be_bytes(fs::read(at(name)).unwrap()[24..32].try_into().unwrap());
+        assert_eq!(virtual_size("o/overlay.qcow2"), 4096);
+        assert_eq!(virtual_size("e/qcow2"), 8192);
         assert_eq!(fs::metadata(at("e/raw")).unwrap().len(), 8192);
         assert_eq!(fs::metadata(at("s/file")).unwrap().len(), 1 << 20);
         assert_eq!(fs::read(at("n/vars")).unwrap(), b"vars");
@@ -360,6 +356,27 @@ mod tests {
         assert_eq!(disks[0].io, None, "a sparse file has to allocate");
         assert_eq!(disks[1].cache, Some(CacheMode::Writeback));
         assert_eq!(disks[2].cache, None);
+    }
+
+    #[test]
+    fn an_overlay_is_not_put_on_an_image_that_names_a_backing_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let (base, overlay) = (dir.path().join("base.qcow2"), dir.path().join("o/overlay.qcow2"));
+        qcow2::create(&base, 4096, Some(Backing { path: Path::new("/etc/passwd"), format: "raw" })).unwrap();
+        for size in [None, Some(4096)] {
+            let spec = MachineSpec {
+                prepare: vec![Preparation::Overlay {
+                    path: text(&overlay),
+                    backing: text(&base),
+                    backing_format: DiskFormat::Qcow2,
+                    size,
+                }],
+                ..MachineSpec::default()
+            };
+            let error = all(Box::new(spec)).unwrap_err();
+            assert!(matches!(error, PrepareError::Chain(_)), "{error}");
+            assert!(!overlay.exists());
+        }
     }
 
     #[test]

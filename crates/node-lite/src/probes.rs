@@ -1,24 +1,31 @@
 //! Probes of a pod's container, with the kubelet's meaning: a liveness probe that keeps failing ends the container, a
 //! readiness probe says whether the pod is ready.
+//!
+//! They run as root with the host's place in the network, and their owner is whoever made the pod. So they go to the pod's own
+//! address and nowhere else, say one request and nothing more, and of what comes back little is kept.
 
-use std::net::IpAddr;
+use std::fmt::Write;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::header::{self, HeaderName, HeaderValue};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Pod, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::events::{Events, Severity};
 
-/// Most of a failed probe's output that is shown.
+/// Most of a failed probe's output that is shown, that is kept, and that is read before it is enough.
 const OUTPUT: usize = 1024;
+const KEPT: usize = 10 << 10;
+const ENOUGH: usize = 16 << 20;
 
 /// What the probes say now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -178,34 +185,41 @@ impl Asking {
     }
 
     async fn exec(&self, command: &[String]) -> Result<(), String> {
-        let output = tokio::process::Command::new(&self.target.program)
+        let failed = |error| format!("cannot run {}: {error}", self.target.program.display());
+        let mut child = tokio::process::Command::new(&self.target.program)
             .arg("pod-exec")
             .arg(&self.target.directory)
             .args(command)
             .env_clear()
             .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .kill_on_drop(true)
-            .output()
-            .await
-            .map_err(|error| format!("cannot run {}: {error}", self.target.program.display()))?;
-        if output.status.success() {
+            .spawn()
+            .map_err(failed)?;
+        // Both at once: a program may fill either before the other.
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let (out, err) = tokio::try_join!(first_bytes(stdout), first_bytes(stderr))?;
+        let status = child.wait().await.map_err(failed)?;
+        if status.success() {
             return Ok(());
         }
-        let mut text = output.stdout;
-        text.extend_from_slice(&output.stderr);
+        let mut text = out;
+        text.extend_from_slice(&err);
         text.truncate(OUTPUT);
         let text = String::from_utf8_lossy(&text).trim().to_owned();
-        Err(if text.is_empty() { output.status.to_string() } else { text })
+        Err(if text.is_empty() { status.to_string() } else { text })
     }
 
-    async fn connect(&self, host: Option<&str>, port: &IntOrString) -> Result<(TcpStream, String), String> {
-        let port = self.port(port)?;
-        let host = match host.filter(|host| !host.is_empty()) {
-            Some(host) => host.to_owned(),
-            None => self.target.address.ok_or("the pod has no address")?.to_string(),
-        };
-        let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-        let stream = TcpStream::connect(&address).await.map_err(|error| format!("dial tcp {address}: {error}"))?;
+    async fn connect(&self, host: Option<&str>, port: &IntOrString) -> Result<(TcpStream, SocketAddr), String> {
+        let own = self.target.address.ok_or("the pod has no address")?;
+        if let Some(host) = host.filter(|host| !host.is_empty() && host.parse::<IpAddr>() != Ok(own)) {
+            return Err(format!(
+                "the probe names the host {host:?}, and probes go to the pod only: leave its host out"
+            ));
+        }
+        let address = SocketAddr::new(own, self.port(port)?);
+        let stream = TcpStream::connect(address).await.map_err(|error| format!("dial tcp {address}: {error}"))?;
         Ok((stream, address))
     }
 
@@ -224,21 +238,12 @@ impl Asking {
         if http.scheme.as_deref().is_some_and(|scheme| scheme != "HTTP") {
             return Err("only the scheme HTTP is known here; use a tcpSocket or exec probe".to_owned());
         }
+        let path = path(http.path.as_deref().unwrap_or("/"))?;
+        let headers = headers(http)?;
         let (mut stream, address) = self.connect(http.host.as_deref(), &http.port).await?;
-        let path = match http.path.as_deref().unwrap_or("/") {
-            path if path.starts_with('/') => path.to_owned(),
-            path => format!("/{path}"),
-        };
-        let headers = http.http_headers.iter().flatten();
-        let host = headers.clone().find(|header| header.name.eq_ignore_ascii_case("host"));
-        let host = host.map_or(address.as_str(), |header| header.value.as_str());
-        let mut request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: kube-probe/1.36\r\n");
-        for header in headers.filter(|header| !header.name.eq_ignore_ascii_case("host")) {
-            request.push_str(&format!("{}: {}\r\n", header.name, header.value));
-        }
-        request.push_str("Accept: */*\r\nConnection: close\r\n\r\n");
+        let request = request(&path, &headers, &address);
         let failed = |error: std::io::Error| format!("Get \"http://{address}{path}\": {error}");
-        stream.write_all(request.as_bytes()).await.map_err(failed)?;
+        stream.write_all(&request).await.map_err(failed)?;
         let mut head = Vec::new();
         (&mut stream).take(64).read_to_end(&mut head).await.map_err(failed)?;
         let head = String::from_utf8_lossy(&head);
@@ -248,6 +253,71 @@ impl Asking {
             None => Err(format!("Get \"http://{address}{path}\": malformed HTTP response {head:?}")),
         }
     }
+}
+
+/// The beginning of what a program writes. The rest is read and thrown away, but not for ever.
+async fn first_bytes(stream: Option<impl AsyncRead + Unpin>) -> Result<Vec<u8>, String> {
+    let Some(mut stream) = stream else { return Ok(vec![]) };
+    let (mut kept, mut all) = (Vec::new(), 0);
+    let mut buffer = [0; 4096];
+    while let Ok(length @ 1..) = stream.read(&mut buffer).await {
+        let more = buffer.get(..length.min(KEPT - kept.len())).unwrap_or_default();
+        kept.extend_from_slice(more);
+        all += length;
+        if all > ENOUGH {
+            return Err(format!("it wrote more than {} MiB", ENOUGH >> 20));
+        }
+    }
+    Ok(kept)
+}
+
+/// The request's target: without anything that would end it, and what a target cannot hold in its encoded form.
+fn path(given: &str) -> Result<String, String> {
+    let mut path = String::with_capacity(given.len() + 1);
+    if !given.starts_with('/') {
+        path.push('/');
+    }
+    for byte in given.bytes() {
+        match byte {
+            0..=0x1f | 0x7f => return Err(format!("httpGet.path {given:?} holds control characters")),
+            b'!'..=b'~' => path.push(char::from(byte)),
+            _ => drop(write!(path, "%{byte:02X}")),
+        }
+    }
+    Ok(path)
+}
+
+/// The headers that the probe asks for, but for those that say where a request ends.
+fn headers(http: &HTTPGetAction) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
+    let framing = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::TRAILER, header::CONNECTION];
+    let mut found = vec![];
+    for given in http.http_headers.iter().flatten() {
+        let name = HeaderName::from_bytes(given.name.as_bytes());
+        let name = name.map_err(|_| format!("httpGet.httpHeaders: {:?} is no name of a header", given.name))?;
+        let value = HeaderValue::from_str(&given.value);
+        let value = value.map_err(|_| format!("httpGet.httpHeaders: the value of {name} holds control characters"))?;
+        if !framing.contains(&name) {
+            found.push((name, value));
+        }
+    }
+    Ok(found)
+}
+
+fn request(path: &str, headers: &[(HeaderName, HeaderValue)], address: &SocketAddr) -> Vec<u8> {
+    let host = headers.iter().find(|(name, _)| *name == header::HOST);
+    let address = address.to_string();
+    let host = host.map_or(address.as_bytes(), |(_, value)| value.as_bytes());
+    let mut request = format!("GET {path} HTTP/1.1\r\nHost: ").into_bytes();
+    request.extend_from_slice(host);
+    request.extend_from_slice(b"\r\nUser-Agent: kube-probe/1.36\r\n");
+    for (name, value) in headers.iter().filter(|(name, _)| *name != header::HOST) {
+        request.extend_from_slice(name.as_str().as_bytes());
+        request.extend_from_slice(b": ");
+        request.extend_from_slice(value.as_bytes());
+        request.extend_from_slice(b"\r\n");
+    }
+    request.extend_from_slice(b"Accept: */*\r\nConnection: close\r\n\r\n");
+    request
 }
 
 fn status_code(head: &str) -> Option<u16> {
@@ -300,6 +370,70 @@ mod tests {
             pod: Arc::default(),
             events: Events::new(kube::Client::new(service, "default"), "node"),
         }
+    }
+
+    #[tokio::test]
+    async fn a_probe_that_names_a_host_reaches_nobody_but_its_pod() {
+        let host = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = host.local_addr().unwrap().port();
+        let pod = IpAddr::from([127, 0, 0, 2]);
+        for name in ["127.0.0.1", "localhost", "127.1", "::1"] {
+            for probe in [
+                serde_json::json!({ "httpGet": { "port": port, "host": name } }),
+                serde_json::json!({ "tcpSocket": { "port": port, "host": name } }),
+            ] {
+                let answer = asking(probe, pod).ask().await.unwrap_err();
+                assert!(answer.contains("probes go to the pod only"), "{answer}");
+            }
+        }
+        assert_eq!(host.into_std().unwrap().accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        // Its own address may be named.
+        let own = tokio::net::TcpListener::bind("127.0.0.2:0").await.unwrap();
+        let port = own.local_addr().unwrap().port();
+        let probe = serde_json::json!({ "tcpSocket": { "port": port, "host": "127.0.0.2" } });
+        assert_eq!(asking(probe, pod).ask().await, Ok(()));
+    }
+
+    #[test]
+    fn a_probe_with_line_ends_smuggles_no_request() {
+        for bad in ["/ HTTP/1.1\r\nHost: x\r\n\r\nDELETE /", "/\n", "/\r", "/\0", "/\u{7f}"] {
+            assert!(path(bad).is_err(), "{bad:?}");
+        }
+        assert_eq!(path("a b?c=\u{85}").unwrap(), "/a%20b?c=%C2%85");
+        let with = |name: &str, value: &str| {
+            let given = serde_json::json!({ "port": 1, "httpHeaders": [{ "name": name, "value": value }] });
+            headers(&serde_json::from_value(given).unwrap())
+        };
+        for (name, value) in [("a\r\nb", ""), ("a: b\r\n", ""), ("", ""), ("a", "x\r\n\r\nGET /"), ("host", "x\n")] {
+            assert!(with(name, value).is_err(), "{name:?}: {value:?}");
+        }
+        assert!(with("Transfer-Encoding", "chunked").unwrap().is_empty());
+        let address = "10.0.0.1:80".parse().unwrap();
+        let text = String::from_utf8(request("/a", &with("X-A", "b").unwrap(), &address)).unwrap();
+        assert_eq!(text.matches("\r\n\r\n").count(), 1);
+        assert!(
+            text.starts_with("GET /a HTTP/1.1\r\nHost: 10.0.0.1:80\r\n") && text.contains("\r\nx-a: b\r\n"),
+            "{text}"
+        );
+    }
+
+    #[tokio::test]
+    async fn an_exec_probe_that_writes_without_end_costs_little() {
+        let mut child = tokio::process::Command::new("cat")
+            .arg("/dev/zero")
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let error = first_bytes(child.stdout.take()).await.unwrap_err();
+        assert_eq!(error, "it wrote more than 16 MiB");
+        let mut much = tokio::process::Command::new("head")
+            .args(["-c", "1000000", "/dev/zero"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        assert_eq!(first_bytes(much.stdout.take()).await.unwrap().len(), KEPT);
+        assert!(much.wait().await.unwrap().success());
     }
 
     #[tokio::test]

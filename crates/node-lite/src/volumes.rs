@@ -21,6 +21,7 @@ use crate::payload::{self, Payload, PayloadError};
 use crate::podspec::{Identity, VolumeSource};
 use crate::records::PodDir;
 use crate::resources;
+use crate::storage::binding::{self, NotBound};
 use crate::sub_path;
 
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +38,8 @@ pub enum VolumeError {
     NoKey { volume: String, kind: &'static str, name: String, key: String },
     #[error("volume {volume:?}: persistentvolumeclaim {claim:?} is not bound to a volume on this node")]
     Unbound { volume: String, claim: String },
+    #[error("volume {volume:?}: persistentvolumeclaim {claim:?} cannot be mounted")]
+    NotBound { volume: String, claim: String, source: NotBound },
     #[error("volume {volume:?}")]
     Image { volume: String, source: ImageError },
     #[error("volume {volume:?}")]
@@ -322,11 +325,18 @@ impl Volumes<'_> {
             kind: "persistentvolumeclaim",
             name: name.to_owned(),
         })?;
-        let bound = claim.spec.and_then(|spec| spec.volume_name).filter(|name| !name.is_empty()).ok_or_else(unbound)?;
+        let bound = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).filter(|name| !name.is_empty());
+        let bound = bound.ok_or_else(unbound)?;
         let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
-        let found = volumes.get_opt(&bound).await.map_err(read_error(volume, "persistentvolume", &bound))?;
-        let spec = found.and_then(|found| found.spec).ok_or_else(unbound)?;
-        if let Some(local) = spec.local {
+        let found = volumes.get_opt(bound).await.map_err(read_error(volume, "persistentvolume", bound))?;
+        let found = found.ok_or_else(unbound)?;
+        // A claim may name any volume; the volume says whose it is.
+        let spec = binding::mountable(&claim, &found).map_err(|source| VolumeError::NotBound {
+            volume: volume.to_owned(),
+            claim: name.to_owned(),
+            source,
+        })?;
+        if let Some(local) = spec.local.clone() {
             let path = PathBuf::from(local.path);
             // As the kubelet for local volumes, and only where the top does not fit: a big volume is walked once.
             if let Some(group) = self.identity.fs_group {
@@ -337,7 +347,7 @@ impl Volumes<'_> {
             }
             return Ok(path);
         }
-        spec.host_path.map(|source| PathBuf::from(source.path)).ok_or_else(unbound)
+        spec.host_path.as_ref().map(|source| PathBuf::from(&source.path)).ok_or_else(unbound)
     }
 
     fn namespace(&self) -> &str {

@@ -1,10 +1,12 @@
 //! What a guest boots with besides its disks: EFI firmware of the launcher's image, and a kernel out of an image.
 
-use std::{fs::File, os::fd::AsFd};
+use std::fs::File;
 
 use ferrovirt_api::v1::VirtualMachineInstance;
 use ferrovirt_machine::convert::{EfiConfiguration, FieldError, KernelFiles};
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::OFlags;
+
+use crate::process::Process;
 
 /// Where distributions keep the firmware: code, then the template of its variables.
 const PLAIN: &[(&str, &str)] = &[
@@ -22,8 +24,8 @@ const SECURE: &[(&str, &str)] = &[
 const KERNEL_BOOT: &str = "/var/run/kubevirt/container-disks/kernel-boot";
 
 /// The firmware that the instance asks for, if the launcher's image has it.
-pub(crate) fn efi(vmi: &VirtualMachineInstance, launcher_pid: i32) -> Option<EfiConfiguration> {
-    let there = |path: &str| is_file(launcher_pid, path);
+pub(crate) fn efi(vmi: &VirtualMachineInstance, launcher: &Process) -> Option<EfiConfiguration> {
+    let there = |path: &str| is_file(launcher, path);
     let loader = vmi.spec.domain.firmware.as_ref().and_then(|firmware| firmware.bootloader.as_ref());
     let secure = loader.and_then(|loader| loader.efi.as_ref()).is_some_and(|efi| efi.secure_boot != Some(false));
     let known = if secure { SECURE } else { PLAIN };
@@ -37,11 +39,11 @@ pub(crate) fn efi(vmi: &VirtualMachineInstance, launcher_pid: i32) -> Option<Efi
 }
 
 /// The kernel and the initial file system that the instance takes from an image.
-pub(crate) fn kernel(vmi: &VirtualMachineInstance, launcher_pid: i32) -> Result<Option<KernelFiles>, Vec<FieldError>> {
+pub(crate) fn kernel(vmi: &VirtualMachineInstance, launcher: &Process) -> Result<Option<KernelFiles>, Vec<FieldError>> {
     let Some(files) = kernel_files(vmi) else { return Ok(None) };
     let mut errors = vec![];
     for (field, path) in [("kernelPath", &files.kernel), ("initrdPath", &files.initrd)] {
-        if !path.is_empty() && !is_file(launcher_pid, path) {
+        if !path.is_empty() && !is_file(launcher, path) {
             let field = format!("spec.domain.firmware.kernelBoot.container.{field}");
             errors.push(FieldError { field, message: "the image has no such file".into() });
         }
@@ -60,10 +62,7 @@ pub(crate) fn kernel_files(vmi: &VirtualMachineInstance) -> Option<KernelFiles> 
 }
 
 /// The tree is an image's word, so no link in it may lead out of it.
-fn is_file(launcher_pid: i32, path: &str) -> bool {
-    let Ok(root) = File::open(format!("/proc/{launcher_pid}/root")) else { return false };
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    let opened = openat2(root.as_fd(), path, flags, Mode::empty(), inside);
+fn is_file(launcher: &Process, path: &str) -> bool {
+    let opened = launcher.open(path, OFlags::RDONLY);
     opened.is_ok_and(|file| File::from(file).metadata().is_ok_and(|metadata| metadata.is_file()))
 }

@@ -17,7 +17,7 @@ pub(crate) async fn call(
 ) -> Result<Bytes, ProtocolError> {
     let mut last = refusal(ErrorCode::NotHere, "the instance does not run on this node");
     for pod in pods::here(context, vmi) {
-        let launcher = match context.ground.connect(&pod).await {
+        let launcher = match context.ground.connect(&pod, pods::user(vmi)).await {
             Ok(launcher) => launcher,
             Err(error) => {
                 last = refusal(ErrorCode::NotHere, &chain(&error));
@@ -35,7 +35,11 @@ pub(crate) async fn call(
 
 /// From the launcher's answer to the caller's.
 fn shape(call: &NodeCall, text: String) -> Result<Bytes, ProtocolError> {
-    let report = || serde_json::from_str::<GuestReport>(&text);
+    let report = || {
+        let mut report = serde_json::from_str::<GuestReport>(&text)?;
+        guest::bound_report(&mut report);
+        Ok::<_, serde_json::Error>(report)
+    };
     let bytes = match call {
         NodeCall::GuestInfo {} => report().and_then(|report| serde_json::to_vec(&guest::agent_info(&report))),
         NodeCall::Users {} => report().and_then(|report| serde_json::to_vec(&guest::user_list(&report))),

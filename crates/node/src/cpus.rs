@@ -11,6 +11,8 @@ use ferrovirt_api::cpu_list;
 use ferrovirt_machine::convert::{Context as ConvertContext, HostCell, HostCpu, HostDistance, HostTopology};
 use serde::Deserialize;
 
+use crate::process::Process;
+
 /// Where a CPU manager says what it does, below the kubelet's root directory.
 const STATE_FILE: &str = "cpu_manager_state";
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
@@ -34,8 +36,8 @@ pub(crate) async fn changed(kubelet_root: &Path, known: bool) {
 }
 
 /// Tells the conversion which CPUs the launcher's pod got, and the node's cells.
-pub(crate) fn describe(launcher_pid: i32, convert: &mut ConvertContext) {
-    let status = fs::read_to_string(format!("/proc/{launcher_pid}/status")).unwrap_or_default();
+pub(crate) fn describe(launcher: &Process, convert: &mut ConvertContext) {
+    let status = launcher.read("status").unwrap_or_default();
     convert.cpu_set = cpu_list::allowed(&status).into_iter().collect();
     convert.topology = Some(topology(Path::new("/sys/devices/system")));
 }

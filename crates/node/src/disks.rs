@@ -6,7 +6,6 @@
 use std::{
     fs::File,
     io::{self, Read},
-    os::fd::{AsFd, OwnedFd},
 };
 
 use ferrovirt_api::v1::{VirtualMachineInstance, Volume};
@@ -14,20 +13,22 @@ use ferrovirt_machine::{
     convert::{ContainerDisk, FieldError},
     spec::DiskFormat,
 };
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::OFlags;
+
+use crate::process::Process;
 
 const BASE: &str = "/var/run/kubevirt/container-disks";
 
 /// The containerDisks of an instance, by volume name.
 pub(crate) fn container_disks(
     vmi: &VirtualMachineInstance,
-    launcher_pid: i32,
+    launcher: &Process,
 ) -> Result<Vec<(String, ContainerDisk)>, Vec<FieldError>> {
     let mut found = vec![];
     let mut errors = vec![];
     for (index, volume) in vmi.spec.volumes.iter().enumerate() {
         let Some(disk) = &volume.container_disk else { continue };
-        match find(volume, &disk.path, launcher_pid) {
+        match find(volume, &disk.path, launcher) {
             Ok(disk) => found.push((volume.name.clone(), disk)),
             Err(error) => errors.push(FieldError {
                 field: format!("spec.volumes[{index}].containerDisk"),
@@ -44,14 +45,13 @@ pub(crate) fn container_trees(vmi: &VirtualMachineInstance) -> Vec<(String, Stri
     images.map(|volume| (volume.name.clone(), format!("{BASE}/{}", volume.name))).collect()
 }
 
-fn find(volume: &Volume, path: &str, launcher_pid: i32) -> io::Result<ContainerDisk> {
-    let root = File::open(format!("/proc/{launcher_pid}/root"))?;
+fn find(volume: &Volume, path: &str, launcher: &Process) -> io::Result<ContainerDisk> {
     let tree = format!("{BASE}/{}", volume.name);
     let path = match path {
-        "" => format!("{tree}/disk/{}", only_file(&root, &format!("{tree}/disk"))?),
+        "" => format!("{tree}/disk/{}", only_file(launcher, &format!("{tree}/disk"))?),
         path => format!("{tree}/{}", path.trim_start_matches('/')),
     };
-    let mut file = File::from(open_inside(&root, &path, OFlags::RDONLY)?);
+    let mut file = File::from(launcher.open(&path, OFlags::RDONLY)?);
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(io::Error::other(format!("{path} is not a regular file")));
@@ -63,8 +63,8 @@ fn find(volume: &Volume, path: &str, launcher_pid: i32) -> io::Result<ContainerD
 }
 
 /// A containerDisk holds one file in `/disk`.
-fn only_file(root: &File, directory: &str) -> io::Result<String> {
-    let directory_handle = open_inside(root, directory, OFlags::RDONLY | OFlags::DIRECTORY)?;
+fn only_file(launcher: &Process, directory: &str) -> io::Result<String> {
+    let directory_handle = launcher.open(directory, OFlags::RDONLY | OFlags::DIRECTORY)?;
     let mut names = vec![];
     for entry in rustix::fs::Dir::read_from(&directory_handle)? {
         let name = entry?.file_name().to_string_lossy().into_owned();
@@ -77,16 +77,6 @@ fn only_file(root: &File, directory: &str) -> io::Result<String> {
         [] => Err(io::Error::other("the image's /disk is empty")),
         _ => Err(io::Error::other(format!("the image's /disk holds several files: {}", names.join(", ")))),
     }
-}
-
-fn open_inside(root: &File, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
-    Ok(openat2(
-        root.as_fd(),
-        path,
-        flags | OFlags::CLOEXEC | OFlags::NONBLOCK,
-        Mode::empty(),
-        ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
-    )?)
 }
 
 /// Format and virtual size from the first bytes of an image.

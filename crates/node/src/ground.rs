@@ -10,8 +10,8 @@ use crate::launcher::{Launcher, LauncherError};
 pub trait Ground: Send + Sync {
     /// True while something of the pod may be left on the node.
     fn has_pod(&self, uid: &str) -> bool;
-    /// Connects to the launcher in a pod.
-    fn connect<'a>(&'a self, uid: &'a str) -> BoxFuture<'a, Result<Launcher, LauncherError>>;
+    /// Connects to the launcher in a pod whose container runs as `user`.
+    fn connect<'a>(&'a self, uid: &'a str, user: u32) -> BoxFuture<'a, Result<Launcher, LauncherError>>;
 }
 
 /// Pods as a kubelet keeps them: in directories, with a socket in one of their volumes.
@@ -25,8 +25,8 @@ impl Ground for Kubelet {
         self.root.join("pods").join(uid).exists()
     }
 
-    fn connect<'a>(&'a self, uid: &'a str) -> BoxFuture<'a, Result<Launcher, LauncherError>> {
-        let sockets = self.root.join("pods").join(uid).join("volumes/kubernetes.io~empty-dir/sockets");
-        Box::pin(async move { Launcher::connect(&sockets).await })
+    fn connect<'a>(&'a self, uid: &'a str, user: u32) -> BoxFuture<'a, Result<Launcher, LauncherError>> {
+        let pods = self.root.join("pods");
+        Box::pin(async move { Launcher::connect(&pods, uid, user).await })
     }
 }

@@ -1,15 +1,98 @@
 //! What the guest agent told, in upstream's shapes. Pure.
 
+use std::net::IpAddr;
+
 use ferrovirt_api::v1::{
     GuestAgentCommandInfo, VirtualMachineInstance, VirtualMachineInstanceFileSystem,
     VirtualMachineInstanceFileSystemDisk, VirtualMachineInstanceFileSystemInfo, VirtualMachineInstanceFileSystemList,
     VirtualMachineInstanceGuestAgentInfo, VirtualMachineInstanceGuestOSInfo, VirtualMachineInstanceGuestOSUser,
     VirtualMachineInstanceGuestOSUserList, VirtualMachineInstanceNetworkInterface,
 };
-use ferrovirt_machine::protocol::{GuestFilesystem, GuestInterface, GuestOs, GuestReport, GuestUser};
+use ferrovirt_machine::protocol::{
+    GuestFacts, GuestFilesystem, GuestInterface, GuestOs, GuestReport, GuestUser, MachineState,
+};
+
+/// Whatever a guest tells ends up in the API, in answers and on terminals, so it is bounded: so many characters of a text, none
+/// of them a control character, and so many of a kind.
+const TEXT: usize = 256;
+const MESSAGE: usize = 4096;
+const INTERFACES: usize = 64;
+const ADDRESSES: usize = 32;
+const LIST: usize = 256;
 
 /// `status.fsFreezeStatus` and its likes while file systems are frozen.
 pub(crate) const FROZEN: &str = "frozen";
+
+pub(crate) fn bound_state(state: &mut MachineState) {
+    cut(&mut state.uid, TEXT);
+    for text in [&mut state.virt_type, &mut state.machine_type].into_iter().flatten() {
+        cut(text, TEXT);
+    }
+    for text in [&mut state.message, &mut state.credentials_problem].into_iter().flatten() {
+        cut(text, MESSAGE);
+    }
+    if state.lost_filesystems.len() > INTERFACES
+        || state.lost_filesystems.iter().any(|(k, v)| k.len().max(v.len()) > TEXT)
+    {
+        let lost = std::mem::take(&mut state.lost_filesystems).into_iter().take(INTERFACES);
+        state.lost_filesystems = lost
+            .map(|(mut name, mut why)| {
+                cut(&mut name, TEXT);
+                cut(&mut why, TEXT);
+                (name, why)
+            })
+            .collect();
+    }
+    if let Some(facts) = &mut state.guest {
+        bound_facts(facts);
+    }
+}
+
+pub(crate) fn bound_report(report: &mut GuestReport) {
+    cut(&mut report.agent_version, TEXT);
+    bound_facts(&mut report.facts);
+    report.commands.truncate(LIST);
+    report.commands.iter_mut().for_each(|command| cut(&mut command.name, TEXT));
+    report.users.truncate(LIST);
+    for user in &mut report.users {
+        cut(&mut user.name, TEXT);
+        cut(&mut user.domain, TEXT);
+    }
+    report.filesystems.truncate(LIST);
+    for filesystem in &mut report.filesystems {
+        cut(&mut filesystem.name, TEXT);
+        cut(&mut filesystem.mount_point, MESSAGE);
+        cut(&mut filesystem.kind, TEXT);
+        filesystem.disks.truncate(ADDRESSES);
+        for disk in &mut filesystem.disks {
+            cut(&mut disk.serial, TEXT);
+            cut(&mut disk.bus, TEXT);
+        }
+    }
+}
+
+fn bound_facts(facts: &mut GuestFacts) {
+    let os = &mut facts.os;
+    let texts = [&mut facts.hostname, &mut facts.timezone, &mut os.id, &mut os.name, &mut os.pretty_name];
+    let more = [&mut os.version, &mut os.version_id, &mut os.kernel_release, &mut os.kernel_version, &mut os.machine];
+    texts.into_iter().chain(more).for_each(|text| cut(text, TEXT));
+    facts.interfaces.truncate(INTERFACES);
+    for interface in &mut facts.interfaces {
+        cut(&mut interface.name, TEXT);
+        cut(&mut interface.mac, TEXT);
+        // What is no address, or nobody else's, says nothing about where the guest is.
+        interface.addresses.retain(|address| {
+            address.parse::<IpAddr>().is_ok_and(|ip| !(ip.is_loopback() || ip.is_unspecified() || ip.is_multicast()))
+        });
+        interface.addresses.truncate(ADDRESSES);
+    }
+}
+
+fn cut(text: &mut String, most: usize) {
+    if text.len() > most || text.chars().any(char::is_control) {
+        *text = text.chars().filter(|character| !character.is_control()).take(most).collect();
+    }
+}
 
 pub(crate) fn agent_info(report: &GuestReport) -> VirtualMachineInstanceGuestAgentInfo {
     let commands = report.commands.iter();
@@ -130,6 +213,37 @@ mod tests {
         let mut known = serde_json::from_value(known).unwrap();
         interfaces(&mut known, &vmi, &serde_json::from_value::<Vec<GuestInterface>>(told).unwrap());
         assert_eq!(serde_json::to_value(&known).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_guest_agent_without_measure_is_cut_short() {
+        let long = "x".repeat(8 << 10);
+        let one = json!({ "name": long, "mac": long, "addresses": vec!["10.0.0.1"; 100] });
+        let liar = json!({ "name": "eth0", "mac": "02:00:00:00:00:01",
+            "addresses": ["127.0.0.1", "::1", "0.0.0.0", "not an address", "224.0.0.1", "10.0.0.7"] });
+        let mut interfaces = vec![liar];
+        interfaces.extend(vec![one; 100]);
+        let facts = json!({ "hostname": format!("a\u{1b}[2Jb\r\n{long}"), "timezone": long, "interfaces": interfaces,
+            "os": { "name": long, "prettyName": long } });
+        let mut report: GuestReport = serde_json::from_value(json!({
+            "agentVersion": long, "facts": facts, "users": vec![json!({ "name": long, "domain": long }); 1000],
+            "filesystems": vec![json!({ "name": "a", "disks": vec![json!({ "serial": long }); 40] }); 1000],
+            "commands": vec![json!({ "name": "a" }); 10_000],
+        }))
+        .unwrap();
+        bound_report(&mut report);
+        assert!(report.facts.hostname.starts_with("a[2Jbx"), "{:?}", &report.facts.hostname[..8]);
+        assert_eq!(report.facts.interfaces[0].addresses, ["10.0.0.7"]);
+        assert!(serde_json::to_vec(&report).unwrap().len() < 4 << 20);
+        assert!(serde_json::to_vec(&report.facts).unwrap().len() < 128 << 10, "what goes into the status is small");
+
+        let mut state: MachineState = serde_json::from_value(json!({
+            "generation": 1, "phase": "running", "uid": long, "message": long, "virtType": long, "guest": facts,
+        }))
+        .unwrap();
+        state.lost_filesystems = (0..1000).map(|number| (format!("{number}{long}"), long.clone())).collect();
+        bound_state(&mut state);
+        assert!(serde_json::to_vec(&state).unwrap().len() < 256 << 10);
     }
 
     #[test]

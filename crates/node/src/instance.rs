@@ -166,8 +166,15 @@ async fn seek(context: &Context, vmi: &VirtualMachineInstance, ask: bool) -> Fou
     let mut end = None;
     for pod in pods::here(context, vmi) {
         let gone = !context.ground.has_pod(&pod);
-        if !gone && let Ok(launcher) = context.ground.connect(&pod).await {
-            return Found::Launcher(launcher);
+        if !gone {
+            match context.ground.connect(&pod, pods::user(vmi)).await {
+                Ok(launcher) => return Found::Launcher(launcher),
+                // Nothing that passes by itself, other than a socket that is not there yet.
+                Err(error @ LauncherError::Process(_)) if ask => {
+                    tracing::warn!(vmi = vmi.name_any(), pod, error = %chain(&error), "the launcher is not believed");
+                }
+                Err(_) => {}
+            }
         }
         if !gone && !ask {
             unknown += 1;
@@ -335,19 +342,19 @@ enum Failure {
 }
 
 async fn prepare(context: &Context, launcher: &Launcher, vmi: &VirtualMachineInstance) -> Result<Ready, Failure> {
-    let Some(pid) = launcher.pid() else {
+    let Some(process) = launcher.process() else {
         let arch = Arch::parse(context.host.arch).unwrap_or_default();
         let spec = bare::spec(vmi, arch).map_err(Failure::Refused)?;
         let ready = Ready { given: Given::from(&spec), networks: vec![], emulation: None, claimed: vec![] };
         return hand_over(context, launcher, vmi, spec, ready).await;
     };
-    let networks = network::attach(vmi, pid).await?;
-    if let Err(error) = crate::kvm::hand_over(pid) {
+    let networks = network::attach(vmi, process).await?;
+    if let Err(error) = crate::kvm::hand_over(process) {
         tracing::warn!(%error, "cannot hand its devices to the launcher");
     }
     let is_container = hypervisors::guest(vmi) == Guest::Container;
     let container_disks = match is_container {
-        false => disks::container_disks(vmi, pid).map_err(Failure::Refused)?,
+        false => disks::container_disks(vmi, process).map_err(Failure::Refused)?,
         true => vec![],
     };
     let mut convert = ConvertContext {
@@ -355,8 +362,8 @@ async fn prepare(context: &Context, launcher: &Launcher, vmi: &VirtualMachineIns
         allow_emulation: context.allow_emulation(),
         hypervisor_device_available: context.host.kvm_usable(),
         container_disks: container_disks.into_iter().collect(),
-        efi_configuration: boot::efi(vmi, pid),
-        kernel_boot: boot::kernel(vmi, pid).map_err(Failure::Refused)?,
+        efi_configuration: boot::efi(vmi, process),
+        kernel_boot: boot::kernel(vmi, process).map_err(Failure::Refused)?,
         container_trees: if is_container {
             disks::container_trees(vmi).into_iter().collect()
         } else {
@@ -369,7 +376,7 @@ async fn prepare(context: &Context, launcher: &Launcher, vmi: &VirtualMachineIns
         ..Default::default()
     };
     if vmi.spec.domain.cpu.as_ref().is_some_and(|cpu| cpu.dedicated_cpu_placement) {
-        cpus::describe(pid, &mut convert);
+        cpus::describe(process, &mut convert);
     }
     if let (false, false, Kvm::Unusable(why)) = (is_container, convert.allow_emulation, &context.host.kvm) {
         let message = format!("{why}, and the cluster does not allow software emulation");
@@ -491,14 +498,9 @@ async fn update(
             return Ok(());
         }
         let mut body = json!({ "metadata": { "resourceVersion": newest.resource_version() } });
-        body["status"] = serde_json::to_value(&status)?;
-        if let (Some(old), Some(new)) =
-            (serde_json::to_value(&newest.status)?.as_object(), body["status"].as_object_mut())
-        {
-            for key in old.keys() {
-                new.entry(key.clone()).or_insert(serde_json::Value::Null);
-            }
-        }
+        let (old, new) = (serde_json::to_value(&newest.status)?, serde_json::to_value(&status)?);
+        let Some(change) = ferrovirt_api::merge_patch(&old, &new) else { return Ok(()) };
+        body["status"] = change;
         match vmis.patch(&name, &PatchParams::default(), &Patch::Merge(body)).await {
             Ok(_) => return Ok(()),
             Err(kube::Error::Api(answer)) if answer.is_conflict() => {}

@@ -1,34 +1,57 @@
 //! A client of one launcher: requests with replies, the machine's state as a watch, and proof of its process's end.
 //!
-//! Connecting also takes a pidfd of the launcher. The launcher is PID 1 of its PID namespace, so the kernel ends every
-//! process of the VM before that pidfd becomes readable: `gone` is the proof that fencing asks for.
+//! A launcher may have been broken out of, and whoever may run something in its pod can take its socket away. So the socket
+//! is reached without following a link, and who answers is believed only as a [`Process`] of the pod. The launcher is PID 1
+//! of its PID namespace, so the kernel ends every process of the VM before its pidfd becomes readable: `gone` is the proof
+//! that fencing asks for.
+//!
+//! What it says costs little, whatever it says: frames are bounded, reports of its state come at a bounded rate, and nobody
+//! waits for it longer than a request may take.
 
 use std::{
     collections::HashMap,
     io,
-    os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
+use ferrovirt_beneath::{Dir, proc_path};
 use ferrovirt_machine::{
     protocol::{self, ClientFrame, FrameError, MachineState, ProtocolError, Request, ServerFrame},
     spec::MachineSpec,
 };
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, unix::AsyncFd},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::UnixStream,
     sync::{mpsc, oneshot, watch},
+    time::Instant,
 };
+
+use crate::{
+    guest,
+    process::{Peer, Process, ProcessError},
+};
+
+/// A launcher that lives says hello at once.
+const GREETING: Duration = Duration::from_secs(10);
+/// Longer than anything that a guest's agent is given time for.
+const ANSWER: Duration = Duration::from_secs(600);
+/// So many reports of the state are read in this time; one that reports more waits. Each may become a write to the API.
+const REPORTS: u32 = 20;
+const REPORTS_IN: Duration = Duration::from_secs(2);
+const FIRST_ROOM: usize = 16 << 10;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LauncherError {
     #[error("cannot reach the launcher at {path}")]
     Connect { path: PathBuf, source: io::Error },
-    #[error("the launcher's process cannot be identified")]
-    Process(#[source] io::Error),
+    #[error("the launcher's socket is answered by somebody who is not believed")]
+    Process(#[from] ProcessError),
     #[error("the launcher closed the connection")]
     Closed,
+    #[error("the launcher did not answer within {} s", .0.as_secs())]
+    Silent(Duration),
     #[error("the launcher refused")]
     Refused(#[source] ProtocolError),
     #[error("cannot encode a request")]
@@ -40,15 +63,12 @@ pub struct Launcher {
     // Boxed: a channel reserves room for many, and there is one for every machine.
     requests: mpsc::Sender<Box<Call>>,
     state: watch::Receiver<MachineState>,
-    process: Process,
+    proof: Proof,
 }
 
 /// What proves a launcher's end.
-enum Process {
-    Real {
-        pid: i32,
-        handle: AsyncFd<OwnedFd>,
-    },
+enum Proof {
+    Process(Arc<Process>),
     /// It has no process of its own; whoever runs it says when it ended.
     Told(watch::Receiver<bool>),
 }
@@ -65,18 +85,14 @@ struct Reply {
 type Pending = Arc<Mutex<HashMap<u64, oneshot::Sender<Result<Reply, LauncherError>>>>>;
 
 impl Launcher {
-    /// Connects to the socket in a pod's `sockets` volume, says hello and subscribes to the state.
-    pub async fn connect(directory: &Path) -> Result<Self, LauncherError> {
-        let path = directory.join(protocol::SOCKET_NAME);
-        let connect = |source| LauncherError::Connect { path: path.clone(), source };
-        let stream = connect_below(directory, protocol::SOCKET_NAME).await.map_err(connect)?;
-        let credentials = stream.peer_cred().map_err(LauncherError::Process)?;
-        let pid = credentials
-            .pid()
-            .ok_or_else(|| LauncherError::Process(io::Error::other("the peer has no process id here")))?;
-        let handle = open_process(pid).map_err(LauncherError::Process)?;
+    /// Connects to the socket in a pod's `sockets` volume, makes sure of who answers there, says hello and subscribes to the
+    /// state. `pods` is the kubelet's directory of pods, `user` the one that the pod's container runs as.
+    pub async fn connect(pods: &Path, pod: &str, user: u32) -> Result<Self, LauncherError> {
+        let failed = |source| LauncherError::Connect { path: pods.join(pod).join(protocol::SOCKET_NAME), source };
+        let stream = connect_in_pod(pods, pod, "sockets", None, protocol::SOCKET_NAME).await.map_err(failed)?;
+        let process = Peer::of(&stream, pod)?.into_process(user)?;
         let (reader, writer) = stream.into_split();
-        Self::greet(reader, writer, Process::Real { pid, handle }).await
+        Self::greet(reader, writer, Proof::Process(Arc::new(process))).await
     }
 
     /// Speaks to a launcher inside this process. `ended` turns true when it has ended, which is all the proof there is.
@@ -85,13 +101,13 @@ impl Launcher {
         ended: watch::Receiver<bool>,
     ) -> Result<Self, LauncherError> {
         let (reader, writer) = tokio::io::split(stream);
-        Self::greet(reader, writer, Process::Told(ended)).await
+        Self::greet(reader, writer, Proof::Told(ended)).await
     }
 
     async fn greet(
         reader: impl AsyncRead + Send + Unpin + 'static,
         writer: impl AsyncWrite + Send + Unpin + 'static,
-        process: Process,
+        proof: Proof,
     ) -> Result<Self, LauncherError> {
         let (requests, queue) = mpsc::channel(16);
         let (state_sender, state) = watch::channel(MachineState::default());
@@ -99,18 +115,19 @@ impl Launcher {
         tokio::spawn(write_requests(writer, queue, pending.clone()));
         tokio::spawn(read_frames(reader, state_sender, pending));
 
-        let mut launcher = Self { requests, state, process };
-        launcher.call(Request::Hello { min_version: protocol::MIN_VERSION, max_version: protocol::VERSION }).await?;
+        let mut launcher = Self { requests, state, proof };
+        let hello = Request::Hello { min_version: protocol::MIN_VERSION, max_version: protocol::VERSION };
+        launcher.call(hello, GREETING).await?;
         launcher.state.mark_unchanged();
-        launcher.call(Request::Subscribe {}).await?;
+        launcher.call(Request::Subscribe {}, GREETING).await?;
         Ok(launcher)
     }
 
-    /// The launcher's process id in our PID namespace, if it has a process.
-    pub fn pid(&self) -> Option<i32> {
-        match self.process {
-            Process::Real { pid, .. } => Some(pid),
-            Process::Told(_) => None,
+    /// The launcher's process, if it has one.
+    pub(crate) fn process(&self) -> Option<&Arc<Process>> {
+        match &self.proof {
+            Proof::Process(process) => Some(process),
+            Proof::Told(_) => None,
         }
     }
 
@@ -120,45 +137,49 @@ impl Launcher {
     }
 
     pub async fn sync(&self, spec: MachineSpec) -> Result<(), LauncherError> {
-        self.call(Request::Sync { spec: Box::new(spec) }).await.map(drop)
+        self.call(Request::Sync { spec: Box::new(spec) }, ANSWER).await.map(drop)
     }
 
     pub async fn request(&self, request: Request) -> Result<Option<String>, LauncherError> {
-        self.call(request).await.map(|reply| reply.text)
+        self.call(request, ANSWER).await.map(|reply| reply.text)
     }
 
     /// Waits until the launcher and with it every process of the VM has ended.
     pub async fn gone(&self) {
-        // An error here means that the runtime is shutting down, and then nobody waits for the answer.
-        match &self.process {
-            Process::Real { handle, .. } => drop(handle.readable().await),
-            Process::Told(ended) => drop(ended.clone().wait_for(|ended| *ended).await),
+        match &self.proof {
+            Proof::Process(process) => process.ended().await,
+            // An error here means that the runtime is shutting down, and then nobody waits for the answer.
+            Proof::Told(ended) => drop(ended.clone().wait_for(|ended| *ended).await),
         }
     }
 
-    async fn call(&self, request: Request) -> Result<Reply, LauncherError> {
-        let (reply, answer) = oneshot::channel();
-        self.requests.send(Box::new(Call { request, reply })).await.map_err(|_| LauncherError::Closed)?;
-        answer.await.map_err(|_| LauncherError::Closed)?
+    async fn call(&self, request: Request, time: Duration) -> Result<Reply, LauncherError> {
+        let answered = async {
+            let (reply, answer) = oneshot::channel();
+            self.requests.send(Box::new(Call { request, reply })).await.map_err(|_| LauncherError::Closed)?;
+            answer.await.map_err(|_| LauncherError::Closed)?
+        };
+        tokio::time::timeout(time, answered).await.unwrap_or(Err(LauncherError::Silent(time)))
     }
 }
 
-/// Connects to a socket whose full path may be longer than a socket address can hold.
-pub async fn connect_below(directory: &Path, name: &str) -> io::Result<UnixStream> {
-    let handle = rustix::fs::open(
-        directory,
-        rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC,
-        rustix::fs::Mode::empty(),
-    )?;
-    UnixStream::connect(format!("/proc/self/fd/{}/{name}", handle.as_raw_fd())).await
-}
-
-// Deprecated for types that may give out another descriptor later; an `OwnedFd` never does.
-#[allow(deprecated)]
-fn open_process(pid: i32) -> io::Result<AsyncFd<OwnedFd>> {
-    let pid = rustix::process::Pid::from_raw(pid).ok_or_else(|| io::Error::other("no such process"))?;
-    let handle = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::NONBLOCK)?;
-    AsyncFd::with_interest(handle, tokio::io::Interest::READABLE)
+/// Connects to a socket in one of a pod's volumes. Everything below the volume is the pod's, so no link is followed there;
+/// and a descriptor leads to it, because the full path may be longer than a socket address can hold.
+pub(crate) async fn connect_in_pod(
+    pods: &Path,
+    pod: &str,
+    volume: &str,
+    directory: Option<&str>,
+    name: &str,
+) -> io::Result<UnixStream> {
+    // A kubelet mounts some kinds of volumes; inside of them nothing else is.
+    let volume = format!("{pod}/volumes/kubernetes.io~empty-dir/{volume}");
+    let mut at = Dir::open(pods)?.sub_mount(volume)?;
+    if let Some(directory) = directory {
+        at = at.sub(directory)?;
+    }
+    let socket = at.socket(name)?;
+    UnixStream::connect(proc_path(&socket)).await
 }
 
 async fn write_requests(mut writer: impl AsyncWrite + Unpin, mut queue: mpsc::Receiver<Box<Call>>, pending: Pending) {
@@ -175,6 +196,8 @@ async fn write_requests(mut writer: impl AsyncWrite + Unpin, mut queue: mpsc::Re
             }
         };
         if let Ok(mut pending) = pending.lock() {
+            // Those who do not wait any more would pile up with a launcher that never answers.
+            pending.retain(|_, waiting| !waiting.is_closed());
             pending.insert(id, reply);
         }
         if writer.write_all(&bytes).await.is_err() {
@@ -184,6 +207,7 @@ async fn write_requests(mut writer: impl AsyncWrite + Unpin, mut queue: mpsc::Re
 }
 
 async fn read_frames(mut reader: impl AsyncRead + Unpin, state: watch::Sender<MachineState>, pending: Pending) {
+    let mut pace = Pace::new(Instant::now());
     loop {
         let frame = match read_frame(&mut reader).await {
             Ok(frame) => frame,
@@ -193,8 +217,13 @@ async fn read_frames(mut reader: impl AsyncRead + Unpin, state: watch::Sender<Ma
             }
         };
         match frame {
-            ServerFrame::State { state: new } => {
+            ServerFrame::State { state: mut new } => {
+                guest::bound_state(&mut new);
                 let _ = state.send(new);
+                if let Some(until) = pace.wait(Instant::now()) {
+                    // Its socket fills up meanwhile, and it waits as well.
+                    tokio::time::sleep_until(until).await;
+                }
             }
             ServerFrame::Reply { id, text, error, .. } => {
                 let waiting = pending.lock().ok().and_then(|mut pending| pending.remove(&id));
@@ -213,11 +242,92 @@ async fn read_frames(mut reader: impl AsyncRead + Unpin, state: watch::Sender<Ma
     }
 }
 
+/// How fast reports are taken.
+struct Pace {
+    since: Instant,
+    reports: u32,
+}
+
+impl Pace {
+    fn new(since: Instant) -> Self {
+        Self { since, reports: 0 }
+    }
+
+    /// Counts a report, and says until when the next one has to wait.
+    fn wait(&mut self, now: Instant) -> Option<Instant> {
+        if now.duration_since(self.since) >= REPORTS_IN {
+            *self = Self::new(now);
+        }
+        self.reports += 1;
+        (self.reports >= REPORTS).then(|| self.since + REPORTS_IN)
+    }
+}
+
 async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<ServerFrame> {
     let mut prefix = [0u8; 4];
     reader.read_exact(&mut prefix).await?;
     let length = protocol::frame_length(prefix).map_err(io::Error::other)?;
-    let mut body = vec![0u8; length];
-    reader.read_exact(&mut body).await?;
+    // It grows with what comes, not with what was promised.
+    let mut body = Vec::with_capacity(length.min(FIRST_ROOM));
+    if reader.take(length as u64).read_to_end(&mut body).await? < length {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
     protocol::decode(&body).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launcher_that_floods_reports_is_read_slowly() {
+        let begin = Instant::now();
+        let (mut now, mut pace) = (begin, Pace::new(begin));
+        for _ in 0..10_000 {
+            now = pace.wait(now).unwrap_or(now).max(now);
+        }
+        assert!(now - begin >= REPORTS_IN * (10_000 / REPORTS - 1), "{:?}", now - begin);
+        // One that reports now and then never waits.
+        for _ in 0..100 {
+            now += REPORTS_IN / (REPORTS / 2);
+            assert_eq!(pace.wait(now), None);
+        }
+    }
+
+    async fn answer(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
+        let length = stream.read_u32().await.unwrap();
+        let mut body = vec![0; length as usize];
+        stream.read_exact(&mut body).await.unwrap();
+        let asked: ClientFrame = protocol::decode(&body).unwrap();
+        let reply = ServerFrame::Reply { id: asked.id, version: Some(1), text: None, error: None };
+        stream.write_all(&protocol::encode(&reply).unwrap()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_launcher_that_never_answers_is_not_waited_for() {
+        let (ours, mut theirs) = tokio::io::duplex(4096);
+        let (_ended, told) = watch::channel(false);
+        let (launcher, ()) = tokio::join!(Launcher::inside(ours, told), async {
+            answer(&mut theirs).await;
+            answer(&mut theirs).await;
+        });
+        let launcher = launcher.unwrap();
+        let time = Duration::from_millis(1);
+        // More than the queue and the pipe hold: neither may keep the caller.
+        for _ in 0..200 {
+            assert!(matches!(launcher.call(Request::Pause {}, time).await, Err(LauncherError::Silent(_))));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_launcher_that_promises_a_large_frame_is_given_no_room_for_it() {
+        let (mut ours, mut theirs) = tokio::io::duplex(4096);
+        theirs.write_u32(protocol::MAX_FRAME).await.unwrap();
+        theirs.write_all(b"short").await.unwrap();
+        drop(theirs);
+        assert_eq!(read_frame(&mut ours).await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        let (mut ours, mut theirs) = tokio::io::duplex(4096);
+        theirs.write_u32(protocol::MAX_FRAME + 1).await.unwrap();
+        assert!(read_frame(&mut ours).await.unwrap_err().to_string().contains("larger than"));
+    }
 }

@@ -7,6 +7,7 @@
 mod bare;
 mod boot;
 mod calls;
+mod cgroup;
 mod claims;
 mod console;
 mod cpus;
@@ -25,6 +26,7 @@ mod migratable;
 mod network;
 mod node_object;
 mod pods;
+mod process;
 mod registry;
 mod routers;
 mod status;
@@ -50,6 +52,7 @@ pub use ground::Ground;
 pub use host::{Host, Kvm};
 pub use hypervisors::Hypervisors;
 pub use launcher::{Launcher, LauncherError};
+pub use process::{Process, ProcessError};
 pub use registry::Agent;
 pub use streams::{Duplex, Stream, StreamError, StreamKind};
 

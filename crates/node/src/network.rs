@@ -3,7 +3,6 @@
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -23,9 +22,12 @@ use ferrovirt_plan::{
     pod::virtual_cpus,
 };
 
-use crate::routers::Advertiser;
+use crate::{
+    pods::RUNTIME_USER,
+    process::{Network as Namespace, Process},
+    routers::Advertiser,
+};
 
-const RUNTIME_USER: u32 = 107;
 pub(crate) const DEFAULT_CIDR: &str = "10.0.2.0/24";
 /// Upstream's, so that guests with fixed addresses find what they find there.
 const DEFAULT_IPV6_CIDR: &str = "fd10:0:2::/120";
@@ -63,19 +65,19 @@ pub(crate) enum NetworkError {
 }
 
 /// Binds every interface. Doing it again repairs it.
-pub(crate) async fn attach(vmi: &VirtualMachineInstance, launcher_pid: i32) -> Result<Vec<Attached>, NetworkError> {
+pub(crate) async fn attach(vmi: &VirtualMachineInstance, launcher: &Process) -> Result<Vec<Attached>, NetworkError> {
     let mut attached = vec![];
-    let namespace = PathBuf::from(format!("/proc/{launcher_pid}/ns/net"));
+    let namespace = launcher.network();
     for (index, network) in vmi.spec.networks.iter().enumerate() {
         let interface = vmi.spec.domain.devices.interfaces.iter().find(|i| i.name == network.name);
         // SR-IOV functions are host devices, and a binding plugin brings its own devices.
         let Some(interface) = interface.filter(|i| i.sriov.is_none() && i.binding.is_none()) else { continue };
         if plug(vmi) == Plug::Tap {
-            crate::tun::provide(launcher_pid).map_err(NetworkError::Device)?;
+            crate::tun::provide(launcher).map_err(NetworkError::Device)?;
         }
         attached.push(match interface.bridge {
-            Some(_) => bridged(vmi, index, network, interface, &namespace).await?,
-            None => masqueraded(vmi, index, network, interface, &namespace).await?,
+            Some(_) => bridged(vmi, index, network, interface, namespace).await?,
+            None => masqueraded(vmi, index, network, interface, namespace).await?,
         });
     }
     Ok(attached)
@@ -86,7 +88,7 @@ async fn masqueraded(
     index: usize,
     network: &Network,
     interface: &Interface,
-    namespace: &Path,
+    namespace: &Namespace,
 ) -> Result<Attached, NetworkError> {
     let cidr = network.pod.as_ref().map(|pod| pod.vm_network_cidr.as_str()).filter(|cidr| !cidr.is_empty());
     let cidr = cidr.unwrap_or(DEFAULT_CIDR);
@@ -108,7 +110,7 @@ async fn masqueraded(
         queues: queues(vmi, interface),
     };
     let (tap, queues) = (binding.tap.clone(), binding.queues);
-    let bound = blocking(namespace, move |namespace| masquerade::bind(namespace, &binding)).await;
+    let bound = namespace.blocking(move |namespace| masquerade::bind(namespace, &binding)).await;
     let bound = bound.map_err(|source| NetworkError::Bind {
         name: interface.name.clone(),
         outside: POD_INTERFACE.into(),
@@ -140,7 +142,7 @@ async fn masqueraded(
 }
 
 /// A guest without a router still runs, so trouble is reported and nothing else.
-async fn advertiser(namespace: &Path, tap: &str, ipv6: Ipv6Side, mtu: u32) -> Option<Arc<Advertiser>> {
+async fn advertiser(namespace: &Namespace, tap: &str, ipv6: Ipv6Side, mtu: u32) -> Option<Arc<Advertiser>> {
     match Advertiser::start(namespace, tap, ipv6.gateway, ipv6.prefix, mtu).await {
         Ok(advertiser) => Some(Arc::new(advertiser)),
         Err(error) => {
@@ -156,7 +158,7 @@ async fn bridged(
     index: usize,
     network: &Network,
     interface: &Interface,
-    namespace: &Path,
+    namespace: &Namespace,
 ) -> Result<Attached, NetworkError> {
     let outside = pod_interface(network);
     let (tap, bridge) = match outside.as_str() {
@@ -175,7 +177,7 @@ async fn bridged(
         gid: RUNTIME_USER,
         queues,
     };
-    let had = blocking(namespace, move |namespace| bridge::bind(namespace, &binding)).await;
+    let had = namespace.blocking(move |namespace| bridge::bind(namespace, &binding)).await;
     let had =
         had.map_err(|source| NetworkError::Bind { name: interface.name.clone(), outside: outside.clone(), source })?;
     let mac = match interface.mac_address.as_str() {
@@ -208,21 +210,26 @@ async fn bridged(
     })
 }
 
+/// The address of a guest behind a masquerade: our DHCP server gives it no other.
+pub(crate) fn guest_address(network: &Network, ipv6: bool) -> Option<IpAddr> {
+    let pod = network.pod.as_ref();
+    let or = |cidr: Option<&String>, default: &str| {
+        cidr.filter(|cidr| !cidr.is_empty()).map_or(default.to_owned(), Clone::clone)
+    };
+    match ipv6 {
+        true => {
+            ipv6_side(&or(pod.map(|pod| &pod.vm_i_pv6_network_cidr), DEFAULT_IPV6_CIDR)).map(|side| side.guest.into())
+        }
+        false => addresses(&or(pod.map(|pod| &pod.vm_network_cidr), DEFAULT_CIDR)).map(|(_, guest, _)| guest.into()),
+    }
+}
+
 /// What the hypervisor's guests are plugged into.
 fn plug(vmi: &VirtualMachineInstance) -> Plug {
     match crate::hypervisors::guest(vmi) {
         Guest::Machine => Plug::Tap,
         Guest::Container => Plug::Bridge,
     }
-}
-
-async fn blocking<T: Send + 'static>(
-    namespace: &Path,
-    work: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    let namespace = namespace.to_owned();
-    let done = tokio::task::spawn_blocking(move || work(&namespace)).await;
-    done.unwrap_or_else(|error| Err(io::Error::other(error)))
 }
 
 fn hostname(vmi: &VirtualMachineInstance) -> String {

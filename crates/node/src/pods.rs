@@ -1,23 +1,33 @@
 //! Launcher pods as the agent sees them: directories of the kubelet, and what the API says of how they ended.
 
-use std::path::PathBuf;
-
 use ferrovirt_api::{names, v1::VirtualMachineInstance};
 use ferrovirt_machine::last_words;
+use ferrovirt_plan::pod;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod, PodStatus};
 use kube::{Api, api::ListParams};
 
 use crate::Context;
 
-/// A kubelet removes this directory only after the pod's containers are gone.
-pub(crate) fn directory(context: &Context, pod_uid: &str) -> PathBuf {
-    context.config.kubelet_root.join("pods").join(pod_uid)
-}
+/// The user of launchers that need not be root.
+pub(crate) const RUNTIME_USER: u32 = 107;
 
 /// Uids of the instance's pods on this node.
+///
+/// The controller records the uids of the pods that it made itself, and only components can write them. No pod is found in any
+/// other way: names, labels and owners are up to whoever makes a pod.
 pub(crate) fn here(context: &Context, vmi: &VirtualMachineInstance) -> Vec<String> {
     let mine = vmi.status.active_pods.iter().filter(|(_, node)| **node == context.config.node_name);
-    mine.map(|(uid, _)| uid.clone()).collect()
+    mine.map(|(uid, _)| uid).filter(|uid| is_plain(uid)).cloned().collect()
+}
+
+/// The user that the launcher's container runs as.
+pub(crate) fn user(vmi: &VirtualMachineInstance) -> u32 {
+    if pod::is_privileged(vmi) { 0 } else { RUNTIME_USER }
+}
+
+/// A name of a directory, and nothing that leads elsewhere.
+fn is_plain(uid: &str) -> bool {
+    !uid.is_empty() && uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
 /// How a pod ended, as far as the kubelet told.
@@ -33,13 +43,26 @@ pub(crate) enum PodEnd {
 }
 
 pub(crate) async fn end(context: &Context, vmi: &VirtualMachineInstance, pod_uid: &str) -> Result<PodEnd, kube::Error> {
+    let Some(pod) = find(context, vmi, pod_uid).await? else { return Ok(PodEnd::NoObject) };
+    Ok(ended(&pod.status.unwrap_or_default()))
+}
+
+/// What the kubelet says of a pod.
+pub(crate) async fn status(
+    context: &Context,
+    vmi: &VirtualMachineInstance,
+    pod_uid: &str,
+) -> Result<PodStatus, kube::Error> {
+    let found = find(context, vmi, pod_uid).await?;
+    Ok(found.and_then(|pod| pod.status).unwrap_or_default())
+}
+
+async fn find(context: &Context, vmi: &VirtualMachineInstance, pod_uid: &str) -> Result<Option<Pod>, kube::Error> {
     let namespace = vmi.metadata.namespace.as_deref().unwrap_or_default();
     let uid = vmi.metadata.uid.as_deref().unwrap_or_default();
     let params = ListParams::default().labels(&format!("{}={uid}", names::CREATED_BY_LABEL));
     let pods = Api::<Pod>::namespaced(context.client.clone(), namespace).list(&params).await?;
-    let pod = pods.items.into_iter().find(|pod| pod.metadata.uid.as_deref() == Some(pod_uid));
-    let Some(pod) = pod else { return Ok(PodEnd::NoObject) };
-    Ok(ended(&pod.status.unwrap_or_default()))
+    Ok(pods.items.into_iter().find(|pod| pod.metadata.uid.as_deref() == Some(pod_uid)))
 }
 
 fn ended(status: &PodStatus) -> PodEnd {
@@ -58,7 +81,8 @@ pub(crate) async fn wanted(context: &Context, vmi: &VirtualMachineInstance) -> R
     let uid = vmi.metadata.uid.as_deref().unwrap_or_default();
     let params = ListParams::default().labels(&format!("{}={uid}", names::CREATED_BY_LABEL));
     let pods = Api::<Pod>::namespaced(context.client.clone(), namespace).list(&params).await?;
-    Ok(pods.items.iter().any(|pod| pod.metadata.deletion_timestamp.is_none()))
+    let ours = |pod: &Pod| pod.metadata.uid.as_ref().is_some_and(|uid| vmi.status.active_pods.contains_key(uid));
+    Ok(pods.items.iter().any(|pod| ours(pod) && pod.metadata.deletion_timestamp.is_none()))
 }
 
 fn terminated(status: &PodStatus) -> Option<&ContainerStateTerminated> {

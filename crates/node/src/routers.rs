@@ -1,12 +1,14 @@
 //! The router of a guest's IPv6 network, for as long as the agent looks after the guest.
 
-use std::{io, net::Ipv6Addr, path::Path, time::Duration};
+use std::{io, net::Ipv6Addr, time::Duration};
 
 use ferrovirt_net::router::Router;
 use tokio::{
     io::{Interest, unix::AsyncFd},
     task::JoinHandle,
 };
+
+use crate::process::Network;
 
 /// Between two advertisements that nobody asked for; what they say is good for much longer.
 const REPEAT: Duration = Duration::from_secs(200);
@@ -16,10 +18,10 @@ const REPEAT: Duration = Duration::from_secs(200);
 pub(crate) struct Advertiser(JoinHandle<()>);
 
 impl Advertiser {
-    pub async fn start(namespace: &Path, device: &str, network: Ipv6Addr, prefix: u8, mtu: u32) -> io::Result<Self> {
-        let (namespace, name) = (namespace.to_owned(), device.to_owned());
-        let opened = tokio::task::spawn_blocking(move || Router::open(&namespace, &name, network, prefix, mtu)).await;
-        let router = watched(opened.map_err(io::Error::other)??)?;
+    pub async fn start(namespace: &Network, device: &str, network: Ipv6Addr, prefix: u8, mtu: u32) -> io::Result<Self> {
+        let name = device.to_owned();
+        let opened = namespace.blocking(move |namespace| Router::open(namespace, &name, network, prefix, mtu)).await;
+        let router = watched(opened?)?;
         let device = device.to_owned();
         Ok(Self(tokio::spawn(async move {
             if let Err(error) = advertise(&router).await {

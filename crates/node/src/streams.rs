@@ -1,6 +1,8 @@
 //! Byte streams into a guest: its serial console, its screen, its ports.
+//!
+//! Root works here below directories of tenants: by descriptor only.
 
-use std::{io, path::PathBuf};
+use std::{io, path::Path};
 
 use ferrovirt_api::v1::VirtualMachineInstance;
 use ferrovirt_machine::node_call::Protocol;
@@ -9,7 +11,12 @@ use tokio::{
     net::UnixStream,
 };
 
-use crate::{Context, forward, launcher::connect_below, pods};
+use crate::{
+    Context, forward,
+    launcher::connect_in_pod,
+    pods,
+    process::{Peer, ProcessError},
+};
 
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
@@ -36,6 +43,10 @@ pub enum StreamError {
     Open { what: &'static str, source: io::Error },
     #[error("the instance has no address yet")]
     NoAddress,
+    #[error("the instance has no interface on the pod network, and no other is reached from its node")]
+    NoPodNetwork,
+    #[error("cannot reach the instance's pod")]
+    Pod(#[source] io::Error),
     #[error("cannot reach port {port}/{} of the guest at {address}", protocol.name())]
     Dial { address: String, port: u16, protocol: Protocol, source: io::Error },
 }
@@ -62,7 +73,7 @@ pub(crate) async fn open(
             Ok(Box::new(stream))
         }
         StreamKind::Vnc => Ok(Box::new(device(context, vmi, "virt-vnc", "screen").await?)),
-        StreamKind::PortForward { port, protocol } => forward::dial(vmi, port, protocol).await,
+        StreamKind::PortForward { port, protocol } => forward::dial(context, vmi, port, protocol).await,
     }
 }
 
@@ -75,12 +86,65 @@ async fn device(
     let uid = vmi.metadata.uid.as_deref().unwrap_or_default();
     let mut last = StreamError::NotHere;
     for pod in pods::here(context, vmi) {
-        let directory: PathBuf =
-            pods::directory(context, &pod).join("volumes/kubernetes.io~empty-dir/private").join(uid);
-        match connect_below(&directory, file).await {
+        match connect(&context.config.kubelet_root.join("pods"), &pod, uid, file).await {
             Ok(stream) => return Ok(stream),
             Err(source) => last = StreamError::Open { what, source },
         }
     }
     Err(last)
+}
+
+/// Connects to a socket that the hypervisor of a pod made.
+async fn connect(pods: &Path, pod: &str, instance: &str, file: &str) -> io::Result<UnixStream> {
+    let stream = connect_in_pod(pods, pod, "private", Some(instance), file).await?;
+    match Peer::of(&stream, pod) {
+        Ok(_) => Ok(stream),
+        // libvirt's daemon opened the socket and gave it to the hypervisor, and may have been started anew since. What stands
+        // for the socket then is its place: in the pod's own volume, where no link led to it.
+        Err(ProcessError::Ended) => Ok(stream),
+        Err(error) => Err(io::Error::other(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    const POD: &str = "4b5c1e0a-7a31-4a0e-8a0f-0c6f3b1f0001";
+
+    #[tokio::test]
+    async fn a_console_that_is_a_link_does_not_lead_to_a_socket_of_the_host() {
+        let home = tempfile::tempdir().unwrap();
+        let host = home.path().join("docker.sock");
+        let listener = tokio::net::UnixListener::bind(&host).unwrap();
+        let private = home.path().join("pods").join(POD).join("volumes/kubernetes.io~empty-dir/private");
+        std::fs::create_dir_all(private.join("vmi")).unwrap();
+        symlink(&host, private.join("vmi/virt-serial0")).unwrap();
+        // The directory may be the link as well, with the socket's own name in it.
+        symlink(home.path(), private.join("linked")).unwrap();
+        let pods = home.path().join("pods");
+        for (instance, file) in [("vmi", "virt-serial0"), ("linked", "docker.sock"), ("..", "docker.sock")] {
+            let answer = connect(&pods, POD, instance, file).await;
+            assert!(answer.is_err(), "{instance}/{file} led to the host");
+        }
+        // A hard link to it is no link: then it counts who listens.
+        std::fs::hard_link(&host, private.join("vmi/virt-vnc")).unwrap();
+        let error = connect(&pods, POD, "vmi", "virt-vnc").await.unwrap_err();
+        assert!(error.to_string().contains("not that of pod"), "{error}");
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut heard = vec![];
+        tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut heard).await.unwrap();
+        assert!(heard.is_empty(), "the host's socket heard {heard:?}");
+    }
+
+    #[tokio::test]
+    async fn a_console_that_is_no_socket_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let private = home.path().join(POD).join("volumes/kubernetes.io~empty-dir/private/vmi");
+        std::fs::create_dir_all(&private).unwrap();
+        std::fs::write(private.join("virt-serial0"), "").unwrap();
+        assert!(connect(home.path(), POD, "vmi", "virt-serial0").await.is_err());
+    }
 }

@@ -2,9 +2,11 @@
 //!
 //! `httpGet` and `tcpSocket` go to the pod's address, behind which the guest is. `exec` and `guestAgentPing` become a
 //! command in the launcher's container that asks the guest agent through the launcher's socket.
+//!
+//! Whoever runs the pod runs them with its own place in the network: they go nowhere but to the pod.
 
 use ferrovirt_api::v1::Probe as VmProbe;
-use k8s_openapi::api::core::v1::{ExecAction, Probe};
+use k8s_openapi::api::core::v1::{ExecAction, HTTPGetAction, Probe, TCPSocketAction};
 
 const LAUNCHER: &str = "/usr/bin/ferrovirt-launcher";
 /// As Kubernetes has it.
@@ -27,8 +29,8 @@ pub(crate) fn probe(probe: &VmProbe) -> Probe {
     Probe {
         timeout_seconds: if command.is_some() { Some(timeout + SLACK_SECONDS) } else { some(probe.timeout_seconds) },
         exec: command.map(|command| ExecAction { command: Some(command) }),
-        http_get: probe.http_get.clone(),
-        tcp_socket: probe.tcp_socket.clone(),
+        http_get: probe.http_get.clone().map(|http| HTTPGetAction { host: None, ..http }),
+        tcp_socket: probe.tcp_socket.clone().map(|tcp| TCPSocketAction { host: None, ..tcp }),
         initial_delay_seconds: some(probe.initial_delay_seconds),
         period_seconds: some(probe.period_seconds),
         success_threshold: some(probe.success_threshold),
@@ -63,5 +65,14 @@ mod tests {
         check(http.clone(), http);
         let tcp = json!({ "tcpSocket": { "port": "ssh" } });
         check(tcp.clone(), tcp);
+    }
+
+    #[test]
+    fn a_probe_that_names_a_host_goes_to_its_pod_all_the_same() {
+        check(
+            json!({ "httpGet": { "path": "/", "port": 80, "host": "127.0.0.1" } }),
+            json!({ "httpGet": { "path": "/", "port": 80 } }),
+        );
+        check(json!({ "tcpSocket": { "port": 1, "host": "169.254.169.254" } }), json!({ "tcpSocket": { "port": 1 } }));
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use ferrovirt_api::v1::{VirtualMachineInstanceSpec, Volume};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde_json::Value;
 
 /// The claims and DataVolumes that a spec refers to, as far as they exist.
@@ -18,6 +19,8 @@ pub struct Claim {
     pub bound: bool,
     /// A device, not a file system.
     pub block: bool,
+    /// It is being deleted, or will be: nothing may begin to use it.
+    pub going: bool,
 }
 
 /// The little that is needed of a `cdi.kubevirt.io` DataVolume.
@@ -29,6 +32,15 @@ pub struct DataVolume {
     pub detail: String,
     /// Why it does not get on, if it said so.
     pub problem: Option<String>,
+    /// It is being deleted, or will be: nothing may begin to use it.
+    pub going: bool,
+}
+
+/// The VM that volumes are looked at for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct User<'a> {
+    pub name: &'a str,
+    pub uid: &'a str,
 }
 
 /// What a spec waits for, the worst first.
@@ -42,16 +54,36 @@ pub enum Waiting {
     Missing(String),
 }
 
-impl From<&PersistentVolumeClaim> for Claim {
-    fn from(claim: &PersistentVolumeClaim) -> Self {
+impl Claim {
+    /// `data_volume` is the uid of the DataVolume of the same name, if there is one.
+    pub fn read(claim: &PersistentVolumeClaim, data_volume: Option<&str>, user: Option<User<'_>>) -> Self {
         let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
         let mode = claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref());
-        Self { bound: phase == Some("Bound"), block: mode == Some("Block") }
+        let owner = controller(&claim.metadata);
+        let outlived = owner.is_some_and(|owner| owner.kind == "DataVolume" && Some(owner.uid.as_str()) != data_volume);
+        Self {
+            bound: phase == Some("Bound"),
+            block: mode == Some("Block"),
+            going: outlived || is_going(&claim.metadata, user),
+        }
     }
 }
 
+fn controller(metadata: &ObjectMeta) -> Option<&OwnerReference> {
+    metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
+}
+
+/// Whether an object is on its way out. What belongs to an earlier VM of the same name is deleted with it, only a little later:
+/// a new VM that took it would lose what it writes.
+fn is_going(metadata: &ObjectMeta, user: Option<User<'_>>) -> bool {
+    let of_an_earlier_one = controller(metadata).zip(user).is_some_and(|(owner, user)| {
+        owner.kind == "VirtualMachine" && owner.name == user.name && owner.uid != user.uid
+    });
+    metadata.deletion_timestamp.is_some() || of_an_earlier_one
+}
+
 impl DataVolume {
-    pub fn read(object: &Value) -> Self {
+    pub fn read(metadata: &ObjectMeta, object: &Value, user: Option<User<'_>>) -> Self {
         let status = &object["status"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let conditions = status["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -71,7 +103,8 @@ impl DataVolume {
             condition["type"] == "Running" && matches!(condition["reason"].as_str(), Some("Retrying" | "Pending"))
         });
         let detail = waits.map(|condition| text(&condition["message"])).unwrap_or_default();
-        Self { phase: text(&status["phase"]), progress: text(&status["progress"]), detail, problem }
+        let going = is_going(metadata, user);
+        Self { phase: text(&status["phase"]), progress: text(&status["progress"]), detail, problem, going }
     }
 
     /// True if a guest may have it: it is filled, or is filled once somebody uses it.
@@ -116,6 +149,9 @@ impl Storage {
         for (name, by_data_volume) in claims_of(spec) {
             let data_volume = self.data_volumes.get(name).filter(|_| by_data_volume);
             let found = match data_volume {
+                _ if self.is_going(name) => Some(Waiting::Provisioning(format!(
+                    "{name} is the volume of a VM that was deleted, and is made anew once it is gone"
+                ))),
                 Some(DataVolume { problem: Some(problem), .. }) => {
                     return Some(Waiting::Failed(format!("DataVolume {name}: {problem}")));
                 }
@@ -130,6 +166,11 @@ impl Storage {
             };
         }
         waiting
+    }
+
+    /// True if the claim, or the DataVolume that stands for it, is on its way out.
+    pub fn is_going(&self, name: &str) -> bool {
+        self.claims.get(name).is_some_and(|claim| claim.going) || self.data_volumes.get(name).is_some_and(|dv| dv.going)
     }
 
     /// A claim that exists and waits for its volume.
@@ -154,9 +195,12 @@ mod tests {
     fn check(data_volume: Value, claims: &[&str], expected: Option<Waiting>) {
         let mut storage = Storage::default();
         if !data_volume.is_null() {
-            storage.data_volumes.insert("dv".into(), DataVolume::read(&json!({ "status": data_volume })));
+            storage
+                .data_volumes
+                .insert("dv".into(), DataVolume::read(&ObjectMeta::default(), &json!({ "status": data_volume }), None));
         }
-        storage.claims = claims.iter().map(|name| ((*name).to_owned(), Claim { bound: true, block: false })).collect();
+        storage.claims =
+            claims.iter().map(|name| ((*name).to_owned(), Claim { bound: true, ..Claim::default() })).collect();
         assert_eq!(storage.waiting(&spec()), expected);
     }
 
@@ -188,6 +232,43 @@ mod tests {
             json!({ "phase": "Failed" }),
             &[],
             Some(Waiting::Failed("DataVolume dv: it is in the phase Failed".into())),
+        );
+    }
+
+    fn owned(kind: &str, name: &str, uid: &str) -> ObjectMeta {
+        serde_json::from_value(json!({ "ownerReferences": [
+            { "apiVersion": "x/v1", "kind": kind, "name": name, "uid": uid, "controller": true }] }))
+        .unwrap()
+    }
+
+    /// `delete`, and at once a VM of the same name: the collector has not come to the old VM's volumes yet.
+    #[test]
+    fn volumes_of_an_earlier_vm_of_the_name_are_not_taken() {
+        let user = Some(User { name: "a", uid: "new" });
+        let dying: ObjectMeta = serde_json::from_value(json!({ "deletionTimestamp": "2026-11-18T00:00:00Z" })).unwrap();
+        for (metadata, data_volume, expected) in [
+            (ObjectMeta::default(), None, false),
+            (dying.clone(), None, true),
+            (owned("VirtualMachine", "a", "old"), None, true),
+            (owned("VirtualMachine", "a", "new"), None, false),
+            // Another VM's, which may share it.
+            (owned("VirtualMachine", "b", "old"), None, false),
+            (owned("DataVolume", "dv", "dv-old"), Some("dv-new"), true),
+            (owned("DataVolume", "dv", "dv-old"), None, true),
+            (owned("DataVolume", "dv", "dv-new"), Some("dv-new"), false),
+        ] {
+            let claim = PersistentVolumeClaim { metadata: metadata.clone(), ..Default::default() };
+            assert_eq!(Claim::read(&claim, data_volume, user).going, expected, "{metadata:?}");
+        }
+        assert!(DataVolume::read(&dying, &json!({}), user).going);
+        assert!(DataVolume::read(&owned("VirtualMachine", "a", "old"), &json!({}), user).going);
+        assert!(!DataVolume::read(&owned("VirtualMachine", "a", "new"), &json!({}), user).going);
+
+        let mut storage = Storage::default();
+        storage.claims.insert("dv".into(), Claim { bound: true, going: true, ..Claim::default() });
+        storage.claims.insert("pvc".into(), Claim { bound: true, ..Claim::default() });
+        assert!(
+            matches!(storage.waiting(&spec()), Some(Waiting::Provisioning(text)) if text.contains("dv is the volume"))
         );
     }
 }

@@ -4,6 +4,7 @@
 //!   strategy        no instance           instance ended                     instance runs
 //!   Always          start (back-off)      delete, then start                 delete on a stop request
 //!   Halted          –                     delete                             delete
+//!   (a start request that asks for a paused guest turns it into Always; any other is void)
 //!   Manual          start on request      delete on a start or stop request  delete on a stop request
 //!   RerunOnFailure  start on request      failed: delete and start again     delete on a stop request
 //!   Once            start the first time  –                                  delete on a stop request
@@ -75,6 +76,8 @@ pub enum Action {
     Delete {
         uid: String,
     },
+    /// Want the VM to run from now on.
+    WantRunning,
     /// Become the owner of an instance of our name that nobody controls.
     Adopt {
         uid: String,
@@ -122,6 +125,8 @@ enum Step {
     Stop,
     /// Delete the instance and remember that a new one is wanted.
     Replace,
+    /// A halted VM was asked to start with a paused guest: that is remembered, and the owner's will becomes to run.
+    WantRunning,
 }
 
 pub fn plan(observed: &Observed<'_>) -> Plan {
@@ -171,9 +176,13 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
                 }
                 delete_instance(vmi, &mut plan);
             }
+            Step::WantRunning => plan.actions.push(Action::WantRunning),
             Step::Nothing => {}
         }
-        forget_done_requests(&mut status, vmi);
+        if vm_volumes::outlived(vm, storage) {
+            plan.requeue = plan.requeue.or(Some(LOOK_AGAIN));
+        }
+        forget_done_requests(&mut status, vmi, strategy);
         // A first start that is still to come must be recognised as such later.
         if !held {
             status.run_strategy = strategy.as_str().into();
@@ -226,6 +235,7 @@ fn decide(
     let Some(vmi) = vmi else {
         return match strategy {
             RunStrategy::Always => Step::Start,
+            RunStrategy::Halted if wants_paused(status) => Step::WantRunning,
             RunStrategy::Halted => Step::Nothing,
             RunStrategy::Manual if wants_start => Step::Start,
             RunStrategy::RerunOnFailure | RunStrategy::Once if wants_start || first_time => Step::Start,
@@ -272,8 +282,21 @@ fn delete_instance(vmi: Option<&VirtualMachineInstance>, plan: &mut Plan) {
     }
 }
 
-/// A request is done when the instance it speaks of is gone, and a start once there is one.
-fn forget_done_requests(status: &mut VirtualMachineStatus, vmi: Option<&VirtualMachineInstance>) {
+fn wants_paused(status: &VirtualMachineStatus) -> bool {
+    let mut starts = status.state_change_requests.iter().filter(|r| r.action == request::START);
+    starts.any(|r| vm_instance::asks_for_paused(&r.data))
+}
+
+/// A request is done when the instance it speaks of is gone, and a start once there is one. Who halts a VM that is just
+/// being restarted takes its start back: it would never be met, and the VM would show as starting for ever.
+fn forget_done_requests(
+    status: &mut VirtualMachineStatus,
+    vmi: Option<&VirtualMachineInstance>,
+    strategy: RunStrategy,
+) {
+    if strategy == RunStrategy::Halted && !wants_paused(status) {
+        status.state_change_requests.retain(|r| r.action != request::START);
+    }
     let current = vmi.and_then(|vmi| vmi.metadata.uid.as_deref());
     let runs = vmi.is_some_and(|vmi| !is_final(vmi) && vmi.metadata.deletion_timestamp.is_none());
     let stopping =

@@ -192,6 +192,8 @@ fn with_instance(status: &VirtualMachineStatus, shown: &Shown<'_>, vmi: &Virtual
     }
     let conditions = &vmi.status.conditions;
     match vmi.status.phase.as_str() {
+        // The guest may well run, and nobody can say so.
+        phase::RUNNING if conditions::is_missed(conditions) => return printable::UNKNOWN,
         phase::RUNNING if conditions::is_true(conditions, vmi_condition::PAUSED) => return printable::PAUSED,
         phase::RUNNING => return printable::RUNNING,
         phase::UNKNOWN => return printable::UNKNOWN,

@@ -65,6 +65,7 @@ fn check_with(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, storage
             Action::Create(_) => "create".into(),
             Action::Delete { uid } => format!("delete({uid})"),
             Action::Adopt { .. } => "adopt".into(),
+            Action::WantRunning => "want-running".into(),
             Action::CreateDataVolume(volume) => format!("volume({})", volume["metadata"]["name"]),
             Action::SetGeneration(generation) => format!("generation({generation})"),
         })
@@ -107,6 +108,34 @@ fn run_strategies_with_an_instance() {
     check(&rerun, Some(&vmi(&rerun, "Succeeded")), "Stopped");
     let once = vm(json!({ "runStrategy": "Once" }));
     check(&once, Some(&vmi(&once, "Failed")), "Stopped");
+}
+
+/// `restart`, then `stop` before the new instance came: the start is taken back, at whatever moment the VM is looked at.
+#[test]
+fn a_halt_takes_back_the_start_of_a_restart() {
+    let mut halted = vm(json!({ "runStrategy": "Halted" }));
+    let requests = json!([{ "action": "Stop", "uid": "vmi-uid" }, { "action": "Start" }]);
+    halted.status.state_change_requests = serde_json::from_value(requests).unwrap();
+    check(&halted, Some(&vmi(&halted, "Running")), "delete(vmi-uid) Stopping [Stop]");
+    let mut going = vmi(&halted, "Running");
+    going.metadata.deletion_timestamp = Some(Time(now()));
+    check(&halted, Some(&going), "Stopping [Stop]");
+    check(&halted, None, "Stopped");
+}
+
+#[test]
+fn a_halted_vm_can_be_started_paused() {
+    let mut halted = vm(json!({ "runStrategy": "Halted" }));
+    let request = json!([{ "action": "Start", "data": { "paused": "true" } }]);
+    halted.status.state_change_requests = serde_json::from_value(request).unwrap();
+    check(&halted, None, "want-running Starting [Start]");
+    halted.spec.run_strategy = Some("Always".into());
+    let plan = plan_at(&halted, None, now());
+    let created = plan.actions.iter().find_map(|action| match action {
+        Action::Create(vmi) => Some(vmi),
+        _ => None,
+    });
+    assert_eq!(created.unwrap().spec.start_strategy.as_deref(), Some("Paused"));
 }
 
 #[test]
@@ -221,6 +250,8 @@ fn printable_statuses() {
         ("Running", json!([]), "Running"),
         ("Running", json!([{ "type": "Paused", "status": "True" }]), "Paused"),
         ("Unknown", json!([]), "Unknown"),
+        ("Running", no("Ready", "NodeNotReady"), "Unknown"),
+        ("Running", no("Ready", "GuestNotRunning"), "Running"),
         ("Pending", json!([]), "Starting"),
         ("Scheduled", json!([]), "Starting"),
         ("Scheduling", no("PodScheduled", "Unschedulable"), "ErrorUnschedulable"),
@@ -243,14 +274,24 @@ fn with_volume(run_strategy: &str) -> VirtualMachine {
     vm
 }
 
+/// A VM of the same name was deleted a moment ago, and its volume is still there.
+#[test]
+fn the_volume_of_an_earlier_vm_is_waited_out() {
+    let mut going = storage(json!({ "phase": "Succeeded" }), Some(true));
+    going.claims.get_mut("dv").unwrap().going = true;
+    check_with(&with_volume("Always"), None, &going, "Provisioning later");
+    check_with(&with_volume("Halted"), None, &going, "Provisioning later");
+    check_with(&with_volume("Always"), None, &Storage::default(), "volume(\"dv\") Provisioning later");
+}
+
 fn storage(data_volume: serde_json::Value, bound: Option<bool>) -> Storage {
     let mut storage = Storage::default();
     if !data_volume.is_null() {
-        let read = crate::storage::DataVolume::read(&json!({ "status": data_volume }));
+        let read = crate::storage::DataVolume::read(&Default::default(), &json!({ "status": data_volume }), None);
         storage.data_volumes.insert("dv".into(), read);
     }
     if let Some(bound) = bound {
-        storage.claims.insert("dv".into(), crate::storage::Claim { bound, block: false });
+        storage.claims.insert("dv".into(), crate::storage::Claim { bound, ..Default::default() });
     }
     storage
 }

@@ -26,6 +26,12 @@ pub(crate) fn missing(vm: &VirtualMachine, storage: &Storage, wants_start: bool)
     templates.map(|template| build(vm, template)).collect()
 }
 
+/// True if volumes of the templates' names are on their way out, and those of this VM cannot be made before they are gone.
+pub(crate) fn outlived(vm: &VirtualMachine, storage: &Storage) -> bool {
+    let mut names = vm.spec.data_volume_templates.iter().filter_map(|template| template.metadata.name.as_deref());
+    names.any(|name| storage.is_going(name))
+}
+
 /// Why the templates' DataVolumes keep the VM from starting.
 pub(crate) fn obstacle(vm: &VirtualMachine, storage: &Storage) -> Option<Waiting> {
     let spec = &vm.spec.template.as_ref()?.spec;

@@ -32,14 +32,17 @@ use crate::{
 /// Reason of an instance that waits for a claim.
 pub(crate) const PVC_NOT_FOUND: &str = "FailedPvcNotFound";
 const NODE_GONE: &str = "NodeGone";
+const FOREIGN_POD: &str = "ForeignPod";
 /// Between two looks at what an instance waits for.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const LOOK_AT_NODES: Duration = Duration::from_secs(5);
 
 pub struct Observed<'a> {
     pub vmi: &'a VirtualMachineInstance,
-    /// The pod of the name that [`pod::name`] gives, if it is controlled by this instance.
+    /// The pod of the name that [`pod::name`] gives, if the controller made it: see [`is_ours`].
     pub pod: Option<&'a Pod>,
+    /// Whoever else has that name.
+    pub foreign: Option<&'a Pod>,
     pub config: &'a pod::Config,
     pub storage: &'a Storage,
     /// An operator said that every node of the instance is out of service: see [`node_is_released`].
@@ -90,12 +93,24 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
         }
     }
     // A bound pod's node must know of the instance, whatever becomes of it: its agent selects by this label.
-    let node = plan.status.active_pods.values().next_back().cloned();
+    let node = plan.status.active_pods.values().rfind(|node| !node.is_empty()).cloned();
     let labelled = vmi.metadata.labels.as_ref().and_then(|labels| labels.get(names::NODE_NAME_LABEL));
     if let Some(node) = node.filter(|node| labelled != Some(node)) {
         plan.actions.push(Action::SetNode { node });
     }
     plan
+}
+
+/// Whether a pod of the instance's name is the one that the controller made for it.
+///
+/// Name, labels and owner are up to whoever makes a pod, and the name can be known before the pod is there. The uid cannot: the
+/// API gives it to the one who makes the pod. The controller records it, in a status that only components write, and nobody
+/// works with a pod that is not recorded. `made` is what this process made and may not have been able to record yet.
+pub fn is_ours(vmi: &VirtualMachineInstance, pod: &Pod, made: Option<&str>) -> bool {
+    let Some(uid) = &pod.metadata.uid else { return false };
+    let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
+    let owned = owners.iter().any(|owner| Some(&owner.uid) == vmi.metadata.uid.as_ref());
+    owned && (vmi.status.active_pods.contains_key(uid) || made == Some(uid))
 }
 
 /// An operator's word that nothing runs on a node any more: the taint that Kubernetes has for it. A node object that was
@@ -115,8 +130,11 @@ fn lose_node(time: &Time, plan: &mut Plan) {
 
 fn without_pod(observed: &Observed<'_>, time: &Time, plan: &mut Plan) {
     let status = &mut plan.status;
-    match status.phase.as_str() {
-        phase::UNSET | phase::PENDING => {
+    match (status.phase.as_str(), observed.foreign) {
+        // No instance waits for its pod without a record of it.
+        (phase::UNSET | phase::PENDING, Some(other)) => make_way(other, time, plan),
+        (phase::SCHEDULING, Some(other)) if status.active_pods.is_empty() => make_way(other, time, plan),
+        (phase::UNSET | phase::PENDING, None) => {
             conditions::enter_phase(status, time, phase::PENDING);
             not_ready(status, time, "GuestNotRunning", "the guest is not running yet");
             status.runtime_user = if pod::is_privileged(observed.vmi) { 0 } else { pod::RUNTIME_USER as u64 };
@@ -135,7 +153,7 @@ fn without_pod(observed: &Observed<'_>, time: &Time, plan: &mut Plan) {
             // Written only after the pod was made, so the next phase is reached in the same write.
             conditions::enter_phase(status, time, phase::SCHEDULING);
         }
-        phase::SCHEDULING => {
+        (phase::SCHEDULING, _) => {
             conditions::enter_phase(status, time, phase::FAILED);
             status.reason = "PodNotExists".into();
             not_ready(status, time, "PodNotExists", "the launcher pod was removed before the guest started");
@@ -143,6 +161,28 @@ fn without_pod(observed: &Observed<'_>, time: &Time, plan: &mut Plan) {
         // It was on a node: that node's agent knows whether it still runs.
         _ => {}
     }
+}
+
+/// Removes whoever has the pod's name: somebody who was first, or a pod that a controller made before it was cut off. It was
+/// never recorded, so no node agent gave it a machine, and nothing is lost with it.
+fn make_way(other: &Pod, time: &Time, plan: &mut Plan) {
+    let name = other.metadata.name.clone().unwrap_or_default();
+    conditions::enter_phase(&mut plan.status, time, phase::PENDING);
+    let message = format!(
+        "there is a pod {name} that the controller has not made for this instance; it is removed, and another one is made \
+         when it is gone"
+    );
+    let conditions = &mut plan.status.conditions;
+    let known = conditions::find(conditions, condition::SYNCHRONIZED).is_some_and(|c| c.message == message);
+    conditions::set_vmi(conditions, time, condition::SYNCHRONIZED, false, FOREIGN_POD, &message);
+    if !known {
+        plan.notes.push(Note::warning(FOREIGN_POD, message));
+    }
+    if other.metadata.deletion_timestamp.is_none() {
+        let uid = other.metadata.uid.clone().unwrap_or_default();
+        plan.actions.push(Action::DeletePod { name, uid, resource_version: None });
+    }
+    plan.requeue = Some(LOOK_AGAIN);
 }
 
 /// Why there is no pod yet, in upstream's words.
@@ -171,9 +211,7 @@ fn with_pod(observed: &Observed<'_>, pod: &Pod, time: &Time, plan: &mut Plan) {
     let pod_phase = pod_status.phase.as_deref().unwrap_or("Pending");
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
     status.qos_class = pod_status.qos_class.clone();
-    if let (Some(node), Some(uid)) = (&node, &pod.metadata.uid) {
-        status.active_pods.insert(uid.clone(), node.clone());
-    }
+    record(status, pod);
     if !matches!(status.phase.as_str(), phase::UNSET | phase::PENDING | phase::SCHEDULING) {
         if status.phase == phase::RUNNING {
             follow_readiness(status, &pod_status, observed.vmi.spec.readiness_probe.is_some(), time);
@@ -204,6 +242,20 @@ fn with_pod(observed: &Observed<'_>, pod: &Pod, time: &Time, plan: &mut Plan) {
     }
 }
 
+/// Notes which pod it is, and its node once it has one.
+fn record(status: &mut VirtualMachineInstanceStatus, pod: &Pod) {
+    let Some(uid) = &pod.metadata.uid else { return };
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+    let known = status.active_pods.entry(uid.clone()).or_default();
+    if !node.is_empty() {
+        *known = node;
+    }
+}
+
+fn never_on_a_node(status: &VirtualMachineInstanceStatus) -> bool {
+    status.node_name.is_empty() && status.active_pods.values().all(String::is_empty)
+}
+
 fn delete(observed: &Observed<'_>, plan: &mut Plan) {
     let vmi = observed.vmi;
     if observed.node_gone && has_finalizer(vmi) {
@@ -211,7 +263,7 @@ fn delete(observed: &Observed<'_>, plan: &mut Plan) {
         return;
     }
     match observed.pod {
-        None if has_finalizer(vmi) && vmi.status.node_name.is_empty() && vmi.status.active_pods.is_empty() => {
+        None if has_finalizer(vmi) && never_on_a_node(&vmi.status) => {
             plan.actions.push(Action::RemoveFinalizer);
         }
         None => {}
@@ -222,11 +274,7 @@ fn delete(observed: &Observed<'_>, plan: &mut Plan) {
                 .as_ref()
                 .and_then(|s| s.container_statuses.as_ref())
                 .is_some_and(|all| all.iter().any(|c| c.name == names::COMPUTE_CONTAINER && is_running(c)));
-            if let (true, Some(uid), Some(node)) =
-                (bound, &pod.metadata.uid, pod.spec.as_ref().and_then(|s| s.node_name.clone()))
-            {
-                plan.status.active_pods.insert(uid.clone(), node);
-            }
+            record(&mut plan.status, pod);
             // While the launcher runs, the node agent shuts the guest down and the launcher ends by itself.
             if pod.metadata.deletion_timestamp.is_none() && !running {
                 plan.actions.push(Action::DeletePod {

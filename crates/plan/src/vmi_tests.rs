@@ -38,7 +38,8 @@ fn check_with(
     expected: &str,
 ) -> VirtualMachineInstanceStatus {
     let now = "2026-11-15T12:00:00Z".parse().unwrap();
-    let plan = plan(&Observed { vmi, pod, config: &pod::Config::default(), storage, node_gone: false, now });
+    let plan =
+        plan(&Observed { vmi, pod, foreign: None, config: &pod::Config::default(), storage, node_gone: false, now });
     let mut words: Vec<String> = plan
         .actions
         .iter()
@@ -136,7 +137,7 @@ fn a_pod_is_made_once_its_storage_is_there() {
     assert!(conditions::is_true(&provisioning.conditions, "Provisioning"));
     assert!(conditions::find(&provisioning.conditions, "Synchronized").is_none());
     storage.data_volumes.clear();
-    storage.claims.insert("dv".into(), crate::storage::Claim { bound: true, block: false });
+    storage.claims.insert("dv".into(), crate::storage::Claim { bound: true, ..Default::default() });
     waits.status = provisioning;
     let made = check_with(&waits, None, &storage, "create Scheduling");
     assert!(conditions::find(&made.conditions, "Provisioning").is_none());
@@ -147,7 +148,7 @@ fn only_an_operators_word_releases_what_was_on_a_node() {
     let observe = |vmi: &VirtualMachineInstance, node_gone: bool| {
         let (config, storage) = (pod::Config::default(), Storage::default());
         let now = "2026-11-15T12:00:00Z".parse().unwrap();
-        plan(&Observed { vmi, pod: None, config: &config, storage: &storage, node_gone, now })
+        plan(&Observed { vmi, pod: None, foreign: None, config: &config, storage: &storage, node_gone, now })
     };
     let mut lost = vmi("Running");
     lost.status.node_name = "m".into();
@@ -192,4 +193,62 @@ fn an_instance_whose_node_is_silent_is_not_ready_and_recovers() {
     assert_eq!(ready_after(&silent("False", false)), yes, "without a probe the agent knows better than the pod");
     assert_eq!(ready_after(&silent("False", true)), missed);
     assert_eq!(ready_after(&silent("True", true)), yes);
+}
+
+#[test]
+fn a_pod_that_was_made_first_with_the_predictable_name_is_not_adopted() {
+    let mut planted = pod(Some("m"), "Running", true);
+    let owner = json!([{ "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "a", "uid": "vmi-uid",
+        "controller": true }]);
+    planted.metadata.owner_references = serde_json::from_value(owner).unwrap();
+    let mut waiting = vmi("Pending");
+    assert!(!is_ours(&waiting, &planted, None));
+    assert!(!is_ours(&waiting, &planted, Some("another-uid")));
+    assert!(is_ours(&waiting, &planted, Some("pod-uid")), "what this process made is its own");
+    let step = |vmi: &VirtualMachineInstance, foreign: &Pod| {
+        plan(&Observed {
+            vmi,
+            pod: None,
+            foreign: Some(foreign),
+            config: &pod::Config::default(),
+            storage: &Storage::default(),
+            node_gone: false,
+            now: "2026-11-15T12:00:00Z".parse().unwrap(),
+        })
+    };
+    // It goes, whatever it says of itself, and nothing is made of it meanwhile.
+    for phase in ["", "Pending", "Scheduling"] {
+        waiting.status.phase = phase.into();
+        let found = step(&waiting, &planted);
+        let expected = Action::DeletePod { name: "p".into(), uid: "pod-uid".into(), resource_version: None };
+        assert_eq!(found.actions, [expected], "{phase:?}");
+        assert_eq!(found.status.phase, "Pending");
+        assert!(found.status.active_pods.is_empty() && found.status.node_name.is_empty());
+        assert!(found.requeue.is_some() && found.notes.len() == 1);
+    }
+    planted.metadata.deletion_timestamp = Some(Time("2026-11-15T12:00:00Z".parse().unwrap()));
+    assert_eq!(step(&waiting, &planted).actions, []);
+    // Once the record is there, another pod of the name is as good as none: the launcher's was removed.
+    waiting.status.phase = "Scheduling".into();
+    waiting.status.active_pods.insert("made".into(), String::new());
+    assert!(!is_ours(&waiting, &planted, None));
+    assert_eq!(step(&waiting, &planted).status.phase, "Failed");
+    waiting.status.active_pods.insert("pod-uid".into(), String::new());
+    assert!(is_ours(&waiting, &planted, None));
+    planted.metadata.owner_references = None;
+    assert!(!is_ours(&waiting, &planted, None));
+}
+
+#[test]
+fn a_pod_is_recorded_before_it_has_a_node_and_a_node_is_not_forgotten() {
+    let unbound = check(&vmi("Scheduling"), Some(&pod(None, "Pending", false)), "Scheduling");
+    assert_eq!(unbound.active_pods["pod-uid"], "");
+    let mut going = vmi("Scheduling");
+    going.metadata.deletion_timestamp = Some(Time("2026-11-15T12:00:00Z".parse().unwrap()));
+    going.status.active_pods = unbound.active_pods;
+    check(&going, None, "release Scheduling");
+    going.status.active_pods.insert("pod-uid".into(), "m".into());
+    check(&going, None, "node(m) Scheduling");
+    let kept = check(&going, Some(&pod(None, "Pending", false)), "delete-if(7) node(m) Scheduling");
+    assert_eq!(kept.active_pods["pod-uid"], "m");
 }

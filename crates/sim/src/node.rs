@@ -40,7 +40,7 @@ impl Ground for Pods {
         self.get(uid).is_some()
     }
 
-    fn connect<'a>(&'a self, uid: &'a str) -> BoxFuture<'a, Result<Launcher, LauncherError>> {
+    fn connect<'a>(&'a self, uid: &'a str, _user: u32) -> BoxFuture<'a, Result<Launcher, LauncherError>> {
         Box::pin(async move {
             let absent = || LauncherError::Connect { path: uid.into(), source: io::ErrorKind::NotFound.into() };
             let launcher = self.get(uid).ok_or_else(absent)?;

@@ -12,6 +12,7 @@ mod devices;
 mod firmware;
 mod guest;
 mod network;
+mod probes;
 mod scheduling;
 mod storage;
 mod templates;
@@ -201,7 +202,7 @@ fn instance_spec(spec: &VirtualMachineInstanceSpec, path: &str, cluster: &Cluste
     claims::check(spec, path, cluster, found);
     storage::boot(spec, path, cluster, found);
     devices::inputs(spec, path, found);
-    guest::probes(spec, path, found);
+    probes::probes(spec, path, found);
     storage::disks(spec, path, found);
     firmware::check(spec, path, found);
     volumes::check(spec, path, cluster, found);

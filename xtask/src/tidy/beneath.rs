@@ -49,7 +49,9 @@ pub fn check(root: &Path, files: &[String]) -> Result<Vec<String>> {
         let marked = text.lines().any(|line| line == MARKER);
         if marked {
             findings.extend(path_calls(&text).map(|(line, call)| {
-                format!("{file}:{line}: `{call}` looks a path up anew, below a tenant's directory; use ferrovirt-beneath")
+                format!(
+                    "{file}:{line}: `{call}` looks a path up anew, below a tenant's directory; use ferrovirt-beneath"
+                )
             }));
         } else if MARKED.contains(&file.as_str()) {
             findings.push(format!("{file} lost its line `{MARKER}`"));

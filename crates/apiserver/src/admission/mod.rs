@@ -1,11 +1,13 @@
 //! Admission: built-in rules, then mutating policies and webhooks, then (after validation) validating ones.
 
 pub mod limits;
+pub mod maker;
 mod matching;
 pub mod pods;
 pub mod policy;
 pub mod privilege;
 pub mod quota;
+mod rights;
 mod webhook;
 
 use serde_json::{Value, json};

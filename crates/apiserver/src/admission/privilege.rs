@@ -5,7 +5,6 @@
 
 use serde_json::Value;
 
-use crate::authz::{Attributes, On};
 use crate::object::at;
 use crate::registry::Special;
 use crate::rest::Call;
@@ -15,14 +14,7 @@ pub fn check(call: &Call, object: &Value) -> Result<(), ApiError> {
     if call.resource.special != Special::Pod || !is_privileged(object) {
         return Ok(());
     }
-    let on = On::Resource {
-        group: "",
-        resource: "pods",
-        subresource: "privileged",
-        namespace: call.namespace().unwrap_or_default(),
-        name: crate::object::name(object),
-    };
-    if call.server.rbac.allowed(&call.server.store, Attributes { user: &call.user, verb: "create", on }) {
+    if super::rights::has(call, "privileged", crate::object::name(object)) {
         return Ok(());
     }
     let why = "a privileged container has root on its node; that takes the right to create pods/privileged. \

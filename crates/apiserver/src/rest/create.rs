@@ -42,6 +42,7 @@ pub async fn create_object(call: &Call, mut object: Value) -> Result<Bytes, ApiE
     let base = text(&object, &["metadata", "generateName"]).to_owned();
     let generated = text(&object, &["metadata", "name"]).is_empty() && !base.is_empty();
     metadata::fill(call, &mut object);
+    admission::maker::stamp(call, &mut object);
     metadata::normalize(&call.resource, &mut object);
     let _turn = super::services::turn(call).await;
     strategy::prepare_create(call, &mut object).await?;

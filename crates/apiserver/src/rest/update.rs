@@ -102,9 +102,11 @@ async fn apply(call: &Call, entry: &Entry, old: &Value, mut new: Value) -> Resul
     structural::prune(&schema, &mut new);
     structural::default(&schema, &mut new);
     metadata::keep(old, &mut new);
+    admission::maker::keep(call, old, &mut new);
     metadata::normalize(&call.resource, &mut new);
     bump_generation(call, old, &mut new);
     commit::validate(call, &new, Some(old))?;
+    admission::maker::check_change(call, old, &new)?;
     admission::validate(call, Operation::Update, Some(&new), Some(old)).await?;
     let _room = admission::quota::admit(call, &new, Some(old)).await?;
     track(call, Some(old), &mut new, claimed.as_ref());

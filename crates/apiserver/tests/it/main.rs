@@ -15,6 +15,7 @@ mod kubectl;
 mod kubectl_every_kind;
 mod kubectl_everyday;
 mod lists;
+mod makers;
 mod pods;
 mod policies;
 mod quotas;

@@ -38,6 +38,22 @@ pub struct Cluster {
     client: Client,
 }
 
+/// An embedded host is Ferrovirt already: its own parts would be replaced by pods that it cannot run, or taken away under it.
+pub async fn refuse_embedded(client: &Client, command: &str) -> Result<()> {
+    let version = client.apiserver_version().await?.git_version;
+    if !is_embedded(&version) {
+        return Ok(());
+    }
+    bail!(
+        "`ferrovirt {command}` is for Kubernetes clusters, and the API that answers is an embedded Ferrovirt host ({version}). \
+         Name the cluster's kubeconfig with --kubeconfig; the host itself is started and ended by `ferrovirt up` and `ferrovirt down`"
+    )
+}
+
+fn is_embedded(git_version: &str) -> bool {
+    git_version.contains("+ferrovirt")
+}
+
 impl Cluster {
     pub fn new(client: Client) -> Self {
         Self { client }

@@ -112,6 +112,7 @@ pub async fn install(arguments: InstallArgs) -> Result<()> {
         return Ok(());
     }
     let client = arguments.client.connect().await?;
+    cluster::refuse_embedded(&client, "install").await?;
     preflight::require(&client).await?;
     let cluster = Cluster::new(client);
     if let Some(installed) = cluster.installed().await? {
@@ -123,6 +124,7 @@ pub async fn install(arguments: InstallArgs) -> Result<()> {
 /// Like `install`, with what was chosen then where nothing else is said now.
 pub async fn upgrade(arguments: UpgradeArgs) -> Result<()> {
     let client = arguments.client.connect().await?;
+    cluster::refuse_embedded(&client, "upgrade").await?;
     let cluster = Cluster::new(client.clone());
     let Some(installed) = cluster.installed().await? else {
         bail!("Ferrovirt is not installed on this cluster; `ferrovirt install` does that");
@@ -154,7 +156,9 @@ async fn apply(cluster: &Cluster, chosen: &Chosen, wait: bool) -> Result<()> {
 }
 
 pub async fn uninstall(arguments: UninstallArgs) -> Result<()> {
-    let cluster = Cluster::new(arguments.client.connect().await?);
+    let client = arguments.client.connect().await?;
+    cluster::refuse_embedded(&client, "uninstall").await?;
+    let cluster = Cluster::new(client);
     if let Some(installed) = cluster.installed().await? {
         installed.ours()?;
     }

@@ -5,7 +5,9 @@
 mod certificates;
 mod client_certificate;
 pub mod control;
-mod images;
+mod image_access;
+mod image_gc;
+pub(crate) mod images;
 mod logs;
 pub mod objects;
 pub mod paths;
@@ -76,6 +78,12 @@ pub struct UpArgs {
     /// A file that says which registries have mirrors or are insecure
     #[arg(long, value_name = "FILE")]
     registries: Option<std::path::PathBuf>,
+    /// Remove unused images of registries when the disk is full to this percentage
+    #[arg(long, value_name = "PERCENT", default_value = "85", value_parser = clap::value_parser!(u8).range(1..=100))]
+    image_gc_high_threshold: u8,
+    /// Remove them until the disk is full to no more than this percentage
+    #[arg(long, value_name = "PERCENT", default_value = "80", value_parser = clap::value_parser!(u8).range(0..=100))]
+    image_gc_low_threshold: u8,
 }
 
 /// How long readiness waits for the node to take VMs.
@@ -185,6 +193,7 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         front_proxy: Some(pki.front_proxy()?),
         static_tokens: static_tokens(arguments.token_file.as_deref())?,
         service_network: paths.service_network(),
+        pod_makers: objects::pod_makers(),
     })
     .await
     .context("cannot start the API")?;
@@ -192,7 +201,10 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     let (stop, stopped) = watch::channel(false);
     let client = |name: &str| -> Client {
         let user = User {
-            name: format!("system:ferrovirt:{name}"),
+            name: match name {
+                "virt-controller" | "cdi-controller" => ferrovirt_api::names::CONTROLLER_USER.into(),
+                name => format!("system:ferrovirt:{name}"),
+            },
             uid: None,
             groups: vec!["system:masters".into(), "system:authenticated".into()],
             extra: Default::default(),
@@ -242,7 +254,16 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     };
     tokio::spawn(ferrovirt_cdi::run(client("cdi-controller"), cdi, wait(stopped.clone())));
     let registries = arguments.registries.as_deref().map(std::path::absolute).transpose()?;
-    let node_images = images::NodeImages::open(&paths.images(), registries, client("node-lite"))?;
+    let image_settings = images::Settings {
+        directory: &paths.images(),
+        registries,
+        thresholds: image_gc::Thresholds {
+            high: arguments.image_gc_high_threshold,
+            low: arguments.image_gc_low_threshold.min(arguments.image_gc_high_threshold),
+        },
+        instance: &paths.instance,
+    };
+    let node_images = images::NodeImages::open(image_settings, client("node-lite"))?;
     let node_config = programs::node_config(&paths, &programs, &node_name, node_images)?;
     let node_lite =
         tokio::spawn(ferrovirt_node_lite::run(client("node-lite"), node_config.clone(), wait(stopped.clone())));

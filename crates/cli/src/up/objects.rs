@@ -47,6 +47,11 @@ pub fn definitions() -> Vec<Value> {
     definitions
 }
 
+/// Whose pods are the system's own.
+pub fn pod_makers() -> Vec<String> {
+    [ferrovirt_api::names::CONTROLLER_USER, ferrovirt_api::names::UP_USER].map(str::to_owned).to_vec()
+}
+
 /// Created if they are not there.
 pub fn bootstrap(allow_emulation: bool) -> Vec<Value> {
     let mut objects = vec![
@@ -171,4 +176,12 @@ pub async fn apply_settings(client: &Client, allow_emulation: bool, hypervisors:
     }
     kubevirts.patch("kubevirt", &PatchParams::default(), &Patch::Merge(patch)).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn nodes_look_for_the_stamp_that_the_api_server_makes() {
+        assert_eq!(ferrovirt_api::names::CREATED_BY, ferrovirt_apiserver::CREATED_BY);
+    }
 }

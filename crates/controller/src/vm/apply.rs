@@ -2,7 +2,7 @@
 
 use ferrovirt_api::{
     names,
-    v1::{VirtualMachine, VirtualMachineInstance},
+    v1::{VirtualMachine, VirtualMachineInstance, values::virtual_machine_run_strategy as run_strategy},
 };
 use ferrovirt_plan::{Note, vm::Action, vm_instance, vm_status::Failure};
 use k8s_openapi::api::apps::v1::ControllerRevision;
@@ -79,9 +79,22 @@ pub(super) async fn apply(
                 other => drop(other?),
             }
         }
+        Action::WantRunning => {
+            let vms = Api::<VirtualMachine>::namespaced(context.client.clone(), &namespace);
+            let spec = match vm.spec.running {
+                Some(_) => json!({ "running": true }),
+                None => json!({ "runStrategy": run_strategy::ALWAYS }),
+            };
+            vms.patch(&name, &PatchParams::default(), &versioned_patch(&vm.metadata, json!({ "spec": spec }))).await?;
+        }
         Action::Adopt { uid, owner } => {
-            let patch = json!({ "metadata": { "uid": uid, "ownerReferences": [owner] } });
-            vmis.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+            // Others may own it too, without controlling it.
+            let found = vmis.get(&name).await?;
+            let owners: Vec<_> =
+                found.owner_references().iter().filter(|known| known.uid != owner.uid).cloned().collect();
+            let owners: Vec<_> = owners.into_iter().chain([owner]).collect();
+            let patch = json!({ "metadata": { "uid": uid, "ownerReferences": owners } });
+            vmis.patch(&name, &PatchParams::default(), &versioned_patch(&found.metadata, patch)).await?;
         }
     }
     Ok(None)

@@ -8,7 +8,10 @@ use ferrovirt_api::{
     Folded, chain,
     v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineSpec},
 };
-use ferrovirt_plan::{storage::claims_of, vm, vm_instance, vm_status};
+use ferrovirt_plan::{
+    storage::{User, claims_of},
+    vm, vm_instance, vm_status,
+};
 use futures::StreamExt;
 use k8s_openapi::{api::apps::v1::ControllerRevision, apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::{
@@ -61,7 +64,10 @@ async fn reconcile(seen: Arc<Folded<VirtualMachine>>, context: Arc<Context>) -> 
     let started_from = started_from(&context, &vm, vmi.as_ref()).await?;
     let template = vm.spec.template.as_ref().map(|template| &template.spec);
     let templates = vm.spec.data_volume_templates.iter().filter_map(|t| Some((t.metadata.name.as_deref()?, true)));
-    let storage = storage::read(client, &namespace, template.into_iter().flat_map(claims_of).chain(templates)).await?;
+    let uid = vm.uid().unwrap_or_default();
+    let user = Some(User { name: &name, uid: &uid });
+    let claims = template.into_iter().flat_map(claims_of).chain(templates);
+    let storage = storage::read(client, &namespace, user, claims).await?;
     let plan = vm::plan(&vm::Observed {
         vm: &vm,
         vmi: vmi.as_ref(),

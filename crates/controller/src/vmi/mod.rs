@@ -1,6 +1,7 @@
 //! The VirtualMachineInstance controller: the launcher pod, and the phases until the node agent takes over.
 
 mod kept_state;
+pub(crate) mod made;
 pub(crate) mod vsock;
 
 use std::{future::Future, sync::Arc, time::Duration};
@@ -11,7 +12,7 @@ use ferrovirt_api::{
 };
 use ferrovirt_plan::{
     Note, conditions, pod,
-    storage::{Storage, claims_of},
+    storage::{Storage, User, claims_of},
     vmi::{self, Action},
 };
 use futures::{Stream, StreamExt};
@@ -31,6 +32,7 @@ use crate::{Context, Error, status_patch, storage, versioned_patch};
 
 /// Between two tries to make a pod that the cluster refused.
 const REFUSED_AGAIN: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_millis(50);
 
 pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()> + Send + Sync + 'static) {
     context.cluster.ready().await;
@@ -66,14 +68,29 @@ async fn reconcile(
     let namespace = vmi.namespace().ok_or(Error::Missing("namespace"))?;
     let pods = Api::<Pod>::namespaced(context.client.clone(), &namespace);
     let pod = pods.get_opt(&pod::name(&vmi)).await?;
-    let pod =
-        pod.filter(|pod| pod.owner_references().iter().any(|owner| Some(&owner.uid) == vmi.metadata.uid.as_ref()));
+    let uid = vmi.uid().ok_or(Error::Missing("uid"))?;
+    let made = context.made.of(&uid);
+    if made.as_ref().is_some_and(|pod| vmi.status.active_pods.contains_key(pod)) {
+        context.made.forget(&uid);
+    }
+    let (pod, foreign) = match pod {
+        Some(pod) if vmi::is_ours(&vmi, &pod, made.as_deref()) => (Some(pod), None),
+        other => (None, other),
+    };
+    // A pod is only called foreign by the newest record.
+    if foreign.is_some() && !is_newest(&context, &namespace, &vmi).await? {
+        return Ok(controller::Action::requeue(SOON));
+    }
 
     let mut config = context.cluster.pod_config();
     // Once there is a pod, it waits for its volumes itself.
     let storage = match pod {
         Some(_) => Storage::default(),
-        None => storage::read(&context.client, &namespace, claims_of(&vmi.spec)).await?,
+        None => {
+            let owner = vmi.owner_references().iter().find(|owner| owner.kind == "VirtualMachine");
+            let user = owner.map(|owner| User { name: &owner.name, uid: &owner.uid });
+            storage::read(&context.client, &namespace, user, claims_of(&vmi.spec)).await?
+        }
     };
     config.block_claims =
         storage.claims.iter().filter(|(_, claim)| claim.block).map(|(name, _)| name.clone()).collect();
@@ -93,6 +110,7 @@ async fn reconcile(
     let plan = vmi::plan(&vmi::Observed {
         vmi: &vmi,
         pod: pod.as_ref(),
+        foreign: foreign.as_ref(),
         config: &config,
         storage: &storage,
         node_gone: node_gone(&context, &vmi).await?,
@@ -105,7 +123,11 @@ async fn reconcile(
         patch["status"] = status_patch(&vmi.status, &plan.status)?;
     }
     for action in &plan.actions {
-        match (apply(&pods, &vmi, action, &mut patch).await, action) {
+        match (apply(&context, &pods, &vmi, action, &mut patch).await, action) {
+            // Somebody was faster. The next look finds whoever it is.
+            (Err(Error::Api(kube::Error::Api(status))), Action::CreatePod(_)) if status.is_already_exists() => {
+                return Ok(controller::Action::requeue(SOON));
+            }
             // A quota, a policy or a webhook of the cluster: for the user to solve, not a failure of ours.
             (Err(Error::Api(kube::Error::Api(status))), Action::CreatePod(_)) if matches!(status.code, 403 | 422) => {
                 return refused(&context, &vmi, "pod", &status.message).await;
@@ -154,7 +176,8 @@ async fn refused(
 /// True if the instance was on nodes, and an operator gave up every one of them.
 async fn node_gone(context: &Context, vmi: &VirtualMachineInstance) -> Result<bool, Error> {
     let mut nodes: Vec<&str> = vmi.status.active_pods.values().map(String::as_str).collect();
-    nodes.extend(Some(vmi.status.node_name.as_str()).filter(|name| !name.is_empty()));
+    nodes.push(&vmi.status.node_name);
+    nodes.retain(|name| !name.is_empty());
     nodes.sort_unstable();
     nodes.dedup();
     for node in &nodes {
@@ -185,7 +208,20 @@ fn released_nodes(client: Client) -> impl Stream<Item = ()> + Send + Sync + 'sta
     futures::stream::unfold(receiver, |mut receiver| async { receiver.recv().await.map(|()| ((), receiver)) })
 }
 
-async fn apply(pods: &Api<Pod>, vmi: &VirtualMachineInstance, action: &Action, patch: &mut Value) -> Result<(), Error> {
+/// True if the API has no newer version of the instance.
+async fn is_newest(context: &Context, namespace: &str, vmi: &VirtualMachineInstance) -> Result<bool, Error> {
+    let vmis = Api::<VirtualMachineInstance>::namespaced(context.client.clone(), namespace);
+    let newest = vmis.get_opt(&vmi.name_any()).await?;
+    Ok(newest.is_some_and(|newest| newest.resource_version() == vmi.resource_version()))
+}
+
+async fn apply(
+    context: &Context,
+    pods: &Api<Pod>,
+    vmi: &VirtualMachineInstance,
+    action: &Action,
+    patch: &mut Value,
+) -> Result<(), Error> {
     match action {
         Action::AddFinalizer => {
             let mut finalizers = vmi.finalizers().to_vec();
@@ -196,13 +232,16 @@ async fn apply(pods: &Api<Pod>, vmi: &VirtualMachineInstance, action: &Action, p
             let mut finalizers = vmi.finalizers().to_vec();
             finalizers.retain(|f| f != names::VIRTUAL_MACHINE_INSTANCE_FINALIZER);
             patch["metadata"]["finalizers"] = json!(finalizers);
+            context.made.forget(&vmi.uid().unwrap_or_default());
         }
         Action::SetNode { node } => patch["metadata"]["labels"][names::NODE_NAME_LABEL] = json!(node),
-        Action::CreatePod(pod) => match pods.create(&PostParams::default(), pod).await {
-            Ok(_) => {}
-            Err(kube::Error::Api(status)) if status.is_already_exists() => {}
-            Err(error) => return Err(error.into()),
-        },
+        Action::CreatePod(pod) => {
+            let made = pods.create(&PostParams::default(), pod).await?;
+            let uid = made.uid().ok_or(Error::Missing("uid of the pod"))?;
+            context.made.note(&vmi.uid().unwrap_or_default(), &uid);
+            // Upstream's shape: a pod that no node has yet.
+            patch["status"]["activePods"][uid] = json!("");
+        }
         Action::DeletePod { name, uid, resource_version } => {
             let params = DeleteParams {
                 preconditions: Some(Preconditions {

@@ -58,6 +58,20 @@ pub(super) fn compression(head: &[u8]) -> Option<Compression> {
     }
 }
 
+/// Disk formats that we do not read and QEMU does.
+pub(super) fn container(head: &[u8]) -> Option<&'static str> {
+    const KNOWN: [(&[u8], &str); 7] = [
+        (b"COWD", "vmdk"),
+        (b"conectix", "VHD (vpc)"),
+        (b"QED\0", "QED"),
+        (b"WithoutFreeSpace", "Parallels"),
+        (b"WithouFreSpacExt", "Parallels"),
+        (b"OOOh", "COW"),
+        (b"LUKS\xba\xbe", "LUKS"),
+    ];
+    KNOWN.iter().find(|(mark, _)| head.starts_with(mark)).map(|(_, name)| *name)
+}
+
 /// Something that is surely no disk, and what to do about it. Raw disks have no mark, so all the rest counts as one.
 pub(super) fn foreign(head: &[u8]) -> Option<&'static str> {
     const KNOWN: [(&[u8], &str); 10] = [

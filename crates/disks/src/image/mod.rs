@@ -14,6 +14,7 @@
 
 mod convert;
 mod detect;
+pub mod header;
 mod layout;
 mod qcow2;
 mod stream;

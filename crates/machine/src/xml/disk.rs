@@ -38,7 +38,7 @@ pub(super) fn disk(disk: &Disk) -> Element {
     out.push(driver(disk));
     out.push_all(disk.read_only.then(|| element("readonly")));
     out.push(super::devices::alias(&disk.name));
-    out.push_all(disk.backing.as_ref().map(backing));
+    out.push_all(chain(disk));
     out.push_all(disk.boot_order.map(|order| element("boot").attr("order", order)));
     out.push_all(disk.address.as_ref().map(address));
     out.push_all(disk.block_size.as_ref().map(|size| {
@@ -95,11 +95,24 @@ fn source(source: &DiskSource) -> Element {
     }
 }
 
+/// What lies below the disk, said to the end. Where this ends without a word, libvirt goes by the image's own, and opens the file
+/// that somebody wrote into its header; upstream does not say it.
+fn chain(disk: &Disk) -> Option<Element> {
+    match &disk.backing {
+        Some(store) => Some(backing(store).child(end_of_chain())),
+        None => (disk.source != DiskSource::Empty {}).then(end_of_chain),
+    }
+}
+
 fn backing(backing: &BackingStore) -> Element {
     element("backingStore")
         .attr("type", source_type(&backing.source))
         .child(element("format").attr("type", backing.format.name()))
         .child(source(&backing.source))
+}
+
+fn end_of_chain() -> Element {
+    element("backingStore")
 }
 
 fn data_store(store: &BackingStore) -> Element {

@@ -7,7 +7,7 @@ use ferrovirt_machine::{
     convert::{Context, machine_spec},
     defaults,
     spec::MachineSpec,
-    xml::{domain_xml, parse},
+    xml::{Element, domain_xml, parse},
 };
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use quick_xml::{Reader, events::Event};
@@ -222,6 +222,26 @@ fn printable(text: &str) -> String {
     text.chars().map(|c| if replaced(c) { '\u{fffd}' } else { c }).collect()
 }
 
+/// The format of every disk, and of all below it, is said and not left to its bytes, and so is where that ends.
+fn every_disk_ends_its_chain(xml: &str) {
+    let tree = parse(xml).unwrap();
+    let devices = tree.elements().iter().find(|element| element.name() == "devices").unwrap();
+    for disk in devices.elements().iter().filter(|device| device.name() == "disk") {
+        let child = |of: &Element, name: &str| of.elements().iter().find(|child| child.name() == name).cloned();
+        let format = child(disk, "driver").and_then(|driver| driver.attribute("type").map(str::to_owned));
+        assert!(matches!(format.as_deref(), Some("raw" | "qcow2")), "{disk}");
+        let source = child(disk, "source").unwrap();
+        if source.attribute("file").is_none() && source.attribute("dev").is_none() {
+            continue;
+        }
+        let mut below = child(disk, "backingStore").unwrap_or_else(|| panic!("an open chain: {disk}"));
+        while below.attribute("type").is_some() {
+            assert!(child(&below, "format").is_some_and(|format| format.attribute("type").is_some()), "{disk}");
+            below = child(&below, "backingStore").unwrap_or_else(|| panic!("an open chain: {disk}"));
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -248,6 +268,7 @@ proptest! {
         prop_assert!(spec.devices.disks.iter().all(|disk| disk.io_thread.is_none_or(|thread| thread <= threads)));
 
         let xml = domain_xml(&spec);
+        every_disk_ends_its_chain(&xml);
         prop_assert_eq!(parse(&xml).unwrap().to_string(), xml.as_str(), "what is printed can be read back");
         let found = texts(&xml);
         let arguments = object["spec"]["domain"]["firmware"]["kernelBoot"]["kernelArgs"].as_str();

@@ -34,7 +34,7 @@ fn converter_cases() {
             defaults::object(&mut vmi);
             defaults::for_arch(&mut vmi.spec, arch);
             let spec = machine_spec(&vmi, &context).unwrap_or_else(|e| panic!("{name} {arch:?}: {e:?}"));
-            let found = domain_xml(&spec);
+            let found = as_open_as_upstream(&domain_xml(&spec));
             let expected = fs::read_to_string(expected).unwrap();
             for (line, (found, expected)) in found.lines().zip(expected.lines()).enumerate() {
                 assert_eq!(found, expected, "{name} {arch:?} line {}", line + 1);
@@ -48,6 +48,12 @@ fn converter_cases() {
     assert!(seen >= 60, "only {seen}");
 }
 
+/// Upstream leaves the end of a disk's chain to the image; we close it. That is the one difference.
+fn as_open_as_upstream(xml: &str) -> String {
+    let lines: Vec<_> = xml.lines().filter(|line| line.trim() != "<backingStore></backingStore>").collect();
+    lines.join("\n")
+}
+
 fn check(arch: Arch, annotations: &[(&str, &str)], expected: &str) {
     let mut vmi: VirtualMachineInstance =
         serde_json::from_str(include_str!("../data/upstream/vmi-input.json")).unwrap();
@@ -57,7 +63,7 @@ fn check(arch: Arch, annotations: &[(&str, &str)], expected: &str) {
     defaults::object(&mut vmi);
     defaults::for_arch(&mut vmi.spec, arch);
     let spec = machine_spec(&vmi, &context).unwrap();
-    let found = domain_xml(&spec);
+    let found = as_open_as_upstream(&domain_xml(&spec));
     for (line, (found, expected)) in found.lines().zip(expected.trim().lines()).enumerate() {
         assert_eq!(found, expected, "line {}", line + 1);
     }

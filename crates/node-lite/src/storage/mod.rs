@@ -2,6 +2,7 @@
 //!
 //! `plan` decides, `files` does what concerns the disk, and this module is the task between them and the API.
 
+pub(crate) mod binding;
 mod files;
 mod plan;
 mod usage;
@@ -250,8 +251,10 @@ impl Storage {
         let (claims, volumes, classes) = (self.claims.state(), self.volumes.state(), self.classes.state());
         let used = self.shared.used();
         let world = World { claims: &claims, volumes: &volumes, classes: &classes, used: &used, node: &self.node };
-        self.shared.learn(claims.iter().map(|claim| (plan::key_of(claim), plan::state(&world, claim))).collect());
-        for action in plan::plan(&world, &self.directory) {
+        let index = plan::Index::of(&world);
+        let states = claims.iter().map(|claim| (plan::key_of(claim), plan::state(&world, &index, claim)));
+        self.shared.learn(states.collect());
+        for action in plan::plan(&world, &index, &self.directory) {
             if let Err(error) = self.apply(&claims, &volumes, &action).await {
                 let text = ferrovirt_api::chain(&error);
                 tracing::warn!(error = text, ?action, "local storage");
@@ -425,7 +428,8 @@ where
         false => api.patch(name, &params, &Patch::Merge(patch)).await,
     };
     match result {
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        // Gone, or written by somebody else meanwhile: the watch tells, and the next look decides anew.
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
         result => result.map(drop).map_err(StorageError::from),
     }
 }

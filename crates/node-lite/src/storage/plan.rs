@@ -8,7 +8,7 @@
 //! volume  Available ── Bound ──(claim gone)── Released ──(policy Delete)── Reclaim
 //! ```
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use ferrovirt_api::{Quantity, storage};
@@ -16,10 +16,13 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Persis
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::{Value, json};
 
+use super::binding::{Standing, mode, mountable, standing};
+
 /// The provisioner that this node answers to.
 pub const PROVISIONER: &str = "ferrovirt.io/local";
 pub const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 pub(super) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 
 /// Namespace and name of a claim.
@@ -82,23 +85,60 @@ pub enum ClaimState {
     Stuck(String),
 }
 
-pub fn plan(world: &World<'_>, directory: &Path) -> Vec<Action> {
+/// Finds volumes by their names and claims by their keys: there may be thousands of both.
+pub struct Index<'a> {
+    volumes: HashMap<&'a str, &'a PersistentVolume>,
+    claims: HashMap<(&'a str, &'a str), &'a PersistentVolumeClaim>,
+}
+
+impl<'a> Index<'a> {
+    pub fn of(world: &World<'a>) -> Self {
+        let volumes = world.volumes.iter().filter_map(|volume| Some((volume.metadata.name.as_deref()?, &**volume)));
+        let key = |claim: &'a PersistentVolumeClaim| {
+            Some((claim.metadata.namespace.as_deref()?, claim.metadata.name.as_deref()?))
+        };
+        let claims = world.claims.iter().filter_map(|claim| Some((key(claim)?, &**claim)));
+        Self { volumes: volumes.collect(), claims: claims.collect() }
+    }
+
+    /// The volume that a claim names.
+    fn named(&self, claim: &PersistentVolumeClaim) -> Option<&'a PersistentVolume> {
+        self.volumes.get(claim.spec.as_ref()?.volume_name.as_deref()?).copied()
+    }
+
+    /// The claim that a volume names.
+    fn claimant(&self, volume: &PersistentVolume) -> Option<&'a PersistentVolumeClaim> {
+        let reference = volume.spec.as_ref()?.claim_ref.as_ref()?;
+        self.claims.get(&(reference.namespace.as_deref()?, reference.name.as_deref()?)).copied()
+    }
+}
+
+pub fn plan(world: &World<'_>, index: &Index<'_>, directory: &Path) -> Vec<Action> {
     let mut actions = Vec::new();
+    // One volume is promised to one claim in a look.
+    let mut promised = HashSet::new();
     for claim in world.claims {
-        plan_claim(world, claim, directory, &mut actions);
+        plan_claim(world, index, claim, directory, &mut promised, &mut actions);
     }
     for volume in world.volumes {
-        plan_volume(world, volume, &mut actions);
+        plan_volume(index, volume, &mut actions);
     }
     actions
 }
 
-pub fn state(world: &World<'_>, claim: &PersistentVolumeClaim) -> ClaimState {
-    if phase(claim) == Some("Bound") {
-        return ClaimState::Bound;
-    }
+pub fn state(world: &World<'_>, index: &Index<'_>, claim: &PersistentVolumeClaim) -> ClaimState {
     if phase(claim) == Some("Lost") {
         return ClaimState::Stuck(format!("persistentvolumeclaim {:?} has lost its volume", key_of(claim).1));
+    }
+    // The claim's own word is not enough: who writes it may name any volume.
+    if let Some(volume) = index.named(claim) {
+        match (mountable(claim, volume), standing(volume, claim)) {
+            (Ok(_), _) => return ClaimState::Bound,
+            (Err(why), Standing::Foreign) => {
+                return ClaimState::Stuck(format!("persistentvolumeclaim {:?}: {why}", key_of(claim).1));
+            }
+            _ => return ClaimState::Coming,
+        }
     }
     match class_of(world, claim) {
         Some(class) if class.provisioner == PROVISIONER => ClaimState::Coming,
@@ -118,7 +158,14 @@ pub fn storage_bytes(
     Quantity::try_from(amounts?.get("storage")?).ok().map(|quantity| quantity.as_bytes())
 }
 
-fn plan_claim(world: &World<'_>, claim: &PersistentVolumeClaim, directory: &Path, actions: &mut Vec<Action>) {
+fn plan_claim<'a>(
+    world: &World<'_>,
+    index: &Index<'a>,
+    claim: &PersistentVolumeClaim,
+    directory: &Path,
+    promised: &mut HashSet<&'a str>,
+    actions: &mut Vec<Action>,
+) {
     let key = key_of(claim);
     let finalizers = claim.metadata.finalizers.clone().unwrap_or_default();
     let protected = finalizers.iter().any(|finalizer| finalizer == CLAIM_FINALIZER);
@@ -140,21 +187,39 @@ fn plan_claim(world: &World<'_>, claim: &PersistentVolumeClaim, directory: &Path
     }
     let spec = spec_of(claim);
     let Some(volume_name) = spec.volume_name.clone().filter(|name| !name.is_empty()) else {
-        return unbound(world, claim, &spec, directory, actions);
+        return unbound(world, index, claim, &spec, directory, promised, actions);
     };
-    let volume = world.volumes.iter().find(|volume| volume.metadata.name.as_ref() == Some(&volume_name));
-    let Some(volume) = volume else {
+    let Some(volume) = index.named(claim) else {
         if phase(claim) == Some("Bound") {
             actions.push(Action::PatchClaim { key, patch: json!({ "status": { "phase": "Lost" } }), status: true });
         }
         return;
     };
-    if !claimed_by(volume, claim) {
-        let taken = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()).is_some_and(|r| r.uid.is_some());
-        if !taken {
-            actions.push(claim_ref(volume, claim));
+    match standing(volume, claim) {
+        Standing::Own => {}
+        Standing::Free | Standing::Reserved => {
+            if let Err(why) = satisfies(volume, &spec) {
+                let message = format!("Cannot bind to requested volume {volume_name:?}: {why}");
+                return actions.push(Action::Say { key, reason: "VolumeMismatch", message });
+            }
+            return actions.extend(claim_ref(volume, claim, promised));
         }
-        return;
+        Standing::Foreign if completed(claim) || phase(claim) == Some("Bound") => {
+            let message = "Two claims are bound to the same volume, this one is bound incorrectly".to_owned();
+            if phase(claim) != Some("Lost") {
+                let patch = json!({ "status": { "phase": "Lost" } });
+                actions.push(Action::PatchClaim { key: key.clone(), patch, status: true });
+            }
+            return actions.push(Action::Say { key, reason: "ClaimMisbound", message });
+        }
+        Standing::Foreign => {
+            let message = format!("volume {volume_name:?} already bound to a different claim.");
+            return actions.push(Action::Say { key, reason: "FailedBinding", message });
+        }
+    }
+    if mode(spec.volume_mode.as_deref()) != mode(volume.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref())) {
+        let message = format!("Cannot bind to requested volume {volume_name:?}: incompatible volumeMode");
+        return actions.push(Action::Say { key, reason: "VolumeMismatch", message });
     }
     let volume_spec = volume.spec.clone().unwrap_or_default();
     let wanted = storage_bytes(spec.resources.as_ref().and_then(|resources| resources.requests.as_ref()));
@@ -178,11 +243,13 @@ fn plan_claim(world: &World<'_>, claim: &PersistentVolumeClaim, directory: &Path
     }
 }
 
-fn unbound(
+fn unbound<'a>(
     world: &World<'_>,
+    index: &Index<'a>,
     claim: &PersistentVolumeClaim,
     spec: &PersistentVolumeClaimSpec,
     directory: &Path,
+    promised: &mut HashSet<&'a str>,
     actions: &mut Vec<Action>,
 ) {
     let key = key_of(claim);
@@ -201,19 +268,23 @@ fn unbound(
         }
         return;
     }
-    let fits = world.volumes.iter().filter(|volume| fits(volume, claim, spec));
+    let fits = index.volumes.values().copied().filter(|volume| fits(volume, claim, spec, promised));
     let best = fits.min_by_key(|volume| {
-        let own = claimed_by(volume, claim);
-        (!own, storage_bytes(volume.spec.as_ref().and_then(|spec| spec.capacity.as_ref())))
+        let rank = match standing(volume, claim) {
+            Standing::Own => 0,
+            Standing::Reserved => 1,
+            _ => 2,
+        };
+        let bytes = storage_bytes(volume.spec.as_ref().and_then(|spec| spec.capacity.as_ref()));
+        (rank, bytes, volume.metadata.name.as_deref())
     });
     if let Some(volume) = best {
-        if !claimed_by(volume, claim) {
-            actions.push(claim_ref(volume, claim));
-            return;
+        if standing(volume, claim) != Standing::Own {
+            return actions.extend(claim_ref(volume, claim, promised));
         }
         let patch = json!({
             "metadata": { "annotations": {
-                "pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes",
+                BIND_COMPLETED: "yes", "pv.kubernetes.io/bound-by-controller": "yes",
             } },
             "spec": { "volumeName": volume.metadata.name },
         });
@@ -237,7 +308,11 @@ fn unbound(
         actions.push(Action::Say { key, reason: "WaitForFirstConsumer", message });
         return;
     }
-    let like = match cloned(world, claim, spec) {
+    if !well_formed(claim) {
+        let message = "the claim's uid cannot be part of a file's name".to_owned();
+        return actions.push(Action::Say { key, reason: "ProvisioningFailed", message });
+    }
+    let like = match cloned(world, index, claim, spec) {
         Ok(like) => like,
         Err(message) => return actions.push(Action::Say { key, reason: "ProvisioningFailed", message }),
     };
@@ -248,6 +323,7 @@ fn unbound(
 /// Where the files are that a claim wants to begin with: those of the claim that its `dataSource` names.
 fn cloned(
     world: &World<'_>,
+    index: &Index<'_>,
     claim: &PersistentVolumeClaim,
     spec: &PersistentVolumeClaimSpec,
 ) -> Result<Option<PathBuf>, String> {
@@ -263,11 +339,10 @@ fn cloned(
         return Err("spec.dataSourceRef.namespace is another namespace, which this storage does not allow".to_owned());
     }
     let key = (own, name.clone());
-    let origin = world.claims.iter().find(|claim| key_of(claim) == key);
-    let origin = origin.ok_or_else(|| format!("persistentvolumeclaim {name:?}, which is to be cloned, not found"))?;
+    let origin = index.claims.get(&(key.0.as_str(), key.1.as_str()));
+    let origin = *origin.ok_or_else(|| format!("persistentvolumeclaim {name:?}, which is to be cloned, not found"))?;
     let origin_spec = spec_of(origin);
-    let volume = world.volumes.iter().find(|volume| volume.metadata.name == origin_spec.volume_name);
-    let volume = volume.filter(|volume| claimed_by(volume, origin));
+    let volume = index.named(origin).filter(|volume| mountable(origin, volume).is_ok());
     let volume =
         volume.ok_or_else(|| format!("persistentvolumeclaim {name:?}, which is to be cloned, is not bound"))?;
     let volume_spec = volume.spec.clone().unwrap_or_default();
@@ -292,18 +367,21 @@ fn cloned(
     Ok(volume_spec.local.map(|local| PathBuf::from(local.path)))
 }
 
-fn plan_volume(world: &World<'_>, volume: &PersistentVolume, actions: &mut Vec<Action>) {
+fn plan_volume(index: &Index<'_>, volume: &PersistentVolume, actions: &mut Vec<Action>) {
     let Some(name) = volume.metadata.name.clone() else { return };
     if volume.metadata.deletion_timestamp.is_some() {
         return;
     }
     let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
     let spec = volume.spec.clone().unwrap_or_default();
-    let owner = spec.claim_ref.as_ref().and_then(|reference| reference.uid.clone());
-    let wanted = match owner {
-        None => "Available",
-        Some(uid) if world.claims.iter().any(|claim| claim.metadata.uid.as_ref() == Some(&uid)) => "Bound",
-        Some(_) => "Released",
+    let taken =
+        spec.claim_ref.as_ref().and_then(|reference| reference.uid.as_deref()).is_some_and(|uid| !uid.is_empty());
+    let owned = index.claimant(volume).is_some_and(|claim| standing(volume, claim) == Standing::Own);
+    let wanted = match (taken, owned) {
+        (false, _) => "Available",
+        (true, true) => "Bound",
+        // A claim that has the name again is another one.
+        (true, false) => "Released",
     };
     if phase != Some(wanted) {
         actions.push(Action::PatchVolume { name, patch: json!({ "status": { "phase": wanted } }), status: true });
@@ -362,44 +440,80 @@ pub fn is_ours(volume: &PersistentVolume) -> bool {
     volume.metadata.annotations.as_ref().and_then(|all| all.get(PROVISIONED_BY)).is_some_and(|by| by == PROVISIONER)
 }
 
-fn claim_ref(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Action {
+/// Writes the claim into the volume, if the volume is still as it was looked at: an administrator may reserve it meanwhile.
+fn claim_ref<'a>(
+    volume: &'a PersistentVolume,
+    claim: &PersistentVolumeClaim,
+    promised: &mut HashSet<&'a str>,
+) -> Option<Action> {
+    let volume_name = volume.metadata.name.as_deref()?;
+    if !promised.insert(volume_name) {
+        return None;
+    }
     let (namespace, name) = key_of(claim);
-    let patch = json!({ "spec": { "claimRef": {
+    let mut patch = json!({ "spec": { "claimRef": {
         "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": name,
         "uid": claim.metadata.uid,
     } } });
-    Action::PatchVolume { name: volume.metadata.name.clone().unwrap_or_default(), patch, status: false }
-}
-
-fn fits(volume: &PersistentVolume, claim: &PersistentVolumeClaim, wanted: &PersistentVolumeClaimSpec) -> bool {
-    if claimed_by(volume, claim) {
-        return true;
+    if let Some(version) = &volume.metadata.resource_version {
+        patch["metadata"] = json!({ "resourceVersion": version });
     }
-    let Some(spec) = &volume.spec else { return false };
-    let (namespace, name) = key_of(claim);
-    let free = spec.claim_ref.as_ref().is_none_or(|reference| {
-        reference.uid.is_none() && reference.namespace == Some(namespace) && reference.name == Some(name)
-    });
-    let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".to_owned());
-    let labels = volume.metadata.labels.clone().unwrap_or_default();
-    let selected = wanted.selector.as_ref().is_none_or(|selector| {
-        selector.match_expressions.as_ref().is_none_or(Vec::is_empty)
-            && selector.match_labels.iter().flatten().all(|(key, value)| labels.get(key) == Some(value))
-    });
-    let modes = spec.access_modes.clone().unwrap_or_default();
-    free && volume.metadata.deletion_timestamp.is_none()
-        && selected
-        && spec.storage_class_name.as_deref().unwrap_or_default()
-            == wanted.storage_class_name.as_deref().unwrap_or_default()
-        && mode(&spec.volume_mode) == mode(&wanted.volume_mode)
-        && wanted.access_modes.iter().flatten().all(|wanted| modes.contains(wanted))
-        && storage_bytes(spec.capacity.as_ref())
-            >= storage_bytes(wanted.resources.as_ref().and_then(|resources| resources.requests.as_ref()))
+    Some(Action::PatchVolume { name: volume_name.to_owned(), patch, status: false })
 }
 
-fn claimed_by(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
-    let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
-    reference.is_some_and(|reference| reference.uid.is_some() && reference.uid == claim.metadata.uid)
+fn fits(
+    volume: &PersistentVolume,
+    claim: &PersistentVolumeClaim,
+    wanted: &PersistentVolumeClaimSpec,
+    promised: &HashSet<&str>,
+) -> bool {
+    match standing(volume, claim) {
+        Standing::Own => true,
+        Standing::Foreign => false,
+        _ if volume.metadata.name.as_deref().is_none_or(|name| promised.contains(name)) => false,
+        Standing::Reserved => satisfies(volume, wanted).is_ok(),
+        Standing::Free => {
+            let available = volume.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Available");
+            let labels = volume.metadata.labels.clone().unwrap_or_default();
+            let selected = wanted.selector.as_ref().is_none_or(|selector| {
+                selector.match_expressions.as_ref().is_none_or(Vec::is_empty)
+                    && selector.match_labels.iter().flatten().all(|(key, value)| labels.get(key) == Some(value))
+            });
+            available && selected && satisfies(volume, wanted).is_ok()
+        }
+    }
+}
+
+/// Whether a volume has what a claim asks for.
+fn satisfies(volume: &PersistentVolume, wanted: &PersistentVolumeClaimSpec) -> Result<(), &'static str> {
+    let spec = volume.spec.as_ref().ok_or("it says nothing of itself")?;
+    let modes = spec.access_modes.as_deref().unwrap_or_default();
+    let asked = storage_bytes(wanted.resources.as_ref().and_then(|resources| resources.requests.as_ref()));
+    let class = |class: &Option<String>| class.clone().unwrap_or_default();
+    if volume.metadata.deletion_timestamp.is_some() {
+        Err("it is being deleted")
+    } else if storage_bytes(spec.capacity.as_ref()) < asked {
+        Err("requested PV is too small")
+    } else if class(&spec.storage_class_name) != class(&wanted.storage_class_name) {
+        Err("storageClassName does not match")
+    } else if mode(spec.volume_mode.as_deref()) != mode(wanted.volume_mode.as_deref()) {
+        Err("incompatible volumeMode")
+    } else if !wanted.access_modes.iter().flatten().all(|wanted| modes.contains(wanted)) {
+        Err("incompatible accessMode")
+    } else {
+        Ok(())
+    }
+}
+
+/// Whether the binder has finished with the claim once.
+fn completed(claim: &PersistentVolumeClaim) -> bool {
+    claim.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(BIND_COMPLETED))
+}
+
+/// The uid becomes a directory's name.
+fn well_formed(claim: &PersistentVolumeClaim) -> bool {
+    let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+    (1..=64).contains(&uid.len()) && uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
 fn class_of<'a>(world: &World<'a>, claim: &PersistentVolumeClaim) -> Option<&'a StorageClass> {

@@ -43,7 +43,7 @@ fn check(claims: &[Arc<PersistentVolumeClaim>], volumes: &[Arc<PersistentVolume>
     let used = used.iter().map(|name| ("a".to_owned(), (*name).to_owned())).collect();
     let classes = classes();
     let world = World { claims, volumes, classes: &classes, used: &used, node: "n1" };
-    let actions: Vec<String> = plan(&world, Path::new("/v")).iter().map(line).collect();
+    let actions: Vec<String> = plan(&world, &Index::of(&world), Path::new("/v")).iter().map(line).collect();
     assert_eq!(actions, expected);
 }
 
@@ -72,7 +72,7 @@ fn provisioned(claim: &PersistentVolumeClaim) -> PersistentVolume {
     let classes = classes();
     let claims = [Arc::new(claim.clone())];
     let world = World { claims: &claims, volumes: &[], classes: &classes, used: &used, node: "n1" };
-    let found = plan(&world, Path::new("/v")).into_iter().find_map(|action| match action {
+    let found = plan(&world, &Index::of(&world), Path::new("/v")).into_iter().find_map(|action| match action {
         Action::Provision { volume, .. } => Some(*volume),
         _ => None,
     });
@@ -169,7 +169,7 @@ fn a_clone_begins_with_the_files_of_its_source() {
         let all = [golden.clone(), clone(wrong)];
         let used = HashSet::new();
         let world = World { claims: &all, volumes: &volumes, classes: &classes(), used: &used, node: "n1" };
-        let actions: Vec<String> = plan(&world, Path::new("/v")).iter().map(line).collect();
+        let actions: Vec<String> = plan(&world, &Index::of(&world), Path::new("/v")).iter().map(line).collect();
         assert_eq!(actions, ["say data ProvisioningFailed"], "{why}");
     }
 }
@@ -230,4 +230,70 @@ fn a_claim_whose_volume_vanished_is_lost() {
     check(&[bound], &[], &[], &[r#"claim data/status {"status":{"phase":"Lost"}}"#]);
     let unknown = claim(json!({ "spec": { "storageClassName": "nfs" } }));
     check(&[unknown], &[], &[], &["say data ProvisioningFailed"]);
+}
+
+fn reserved(reference: Value) -> Arc<PersistentVolume> {
+    parse(json!({
+        "metadata": { "name": "v", "resourceVersion": "7" },
+        "spec": {
+            "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteOnce"], "storageClassName": "local",
+            "claimRef": reference, "hostPath": { "path": "/x" },
+        },
+        "status": { "phase": "Available" },
+    }))
+}
+
+#[test]
+fn a_reserved_volume_is_not_bound_by_a_stranger_who_names_it() {
+    let volume = [reserved(json!({ "namespace": "victim", "name": "data" }))];
+    // By name, and by looking for one that fits.
+    check(&[claim(json!({ "spec": { "volumeName": "v" } }))], &volume, &[], &["say data FailedBinding"]);
+    check(&[claim(json!({}))], &volume, &[], &["provision data /v/pvc-u1 1Gi"]);
+    let other_name = [reserved(json!({ "namespace": "a", "name": "other" }))];
+    check(&[claim(json!({ "spec": { "volumeName": "v" } }))], &other_name, &[], &["say data FailedBinding"]);
+    // Who it is for takes it, and only if nobody wrote it meanwhile.
+    let own = [reserved(json!({ "namespace": "a", "name": "data" }))];
+    let taken = r#"volume v {"metadata":{"resourceVersion":"7"},"spec":{"claimRef":{"apiVersion":"v1","kind":"PersistentVolumeClaim","name":"data","namespace":"a","uid":"u1"}}}"#;
+    check(&[claim(json!({}))], &own, &[], &[taken]);
+    check(&[claim(json!({ "spec": { "volumeName": "v" } }))], &own, &[], &[taken]);
+}
+
+#[test]
+fn a_claim_with_the_name_of_a_deleted_one_does_not_inherit_its_volume() {
+    let volume = [reserved(json!({ "namespace": "a", "name": "data", "uid": "before" }))];
+    let released = r#"volume v/status {"status":{"phase":"Released"}}"#;
+    let again = claim(json!({ "spec": { "volumeName": "v" } }));
+    check(std::slice::from_ref(&again), &volume, &[], &["say data FailedBinding", released]);
+    check(&[claim(json!({}))], &volume, &[], &["provision data /v/pvc-u1 1Gi", released]);
+    // Who says of himself that he is bound is not believed.
+    let liar = claim(json!({ "spec": { "volumeName": "v" }, "status": { "phase": "Bound" } }));
+    let lost = r#"claim data/status {"status":{"phase":"Lost"}}"#;
+    check(std::slice::from_ref(&liar), &volume, &[], &[lost, "say data ClaimMisbound", released]);
+    let (used, classes) = (HashSet::new(), classes());
+    let claims = [liar];
+    let world = World { claims: &claims, volumes: &volume, classes: &classes, used: &used, node: "n1" };
+    assert!(matches!(state(&world, &Index::of(&world), &claims[0]), ClaimState::Stuck(_)));
+}
+
+#[test]
+fn a_volume_is_promised_to_one_claim_at_a_time_and_only_if_it_fits() {
+    let free = [reserved(Value::Null)];
+    let both = [claim(json!({})), claim(json!({ "metadata": { "name": "other", "uid": "u2" } }))];
+    let taken = r#"volume v {"metadata":{"resourceVersion":"7"},"spec":{"claimRef":{"apiVersion":"v1","kind":"PersistentVolumeClaim","name":"data","namespace":"a","uid":"u1"}}}"#;
+    check(&both, &free, &[], &[taken, "provision other /v/pvc-u2 1Gi"]);
+    for wrong in [
+        json!({ "volumeName": "v", "volumeMode": "Block" }),
+        json!({ "volumeName": "v", "resources": { "requests": { "storage": "2Gi" } } }),
+        json!({ "volumeName": "v", "storageClassName": "local-wait" }),
+        json!({ "volumeName": "v", "accessModes": ["ReadWriteMany"] }),
+    ] {
+        check(&[claim(json!({ "spec": wrong }))], &free, &[], &["say data VolumeMismatch"]);
+    }
+}
+
+#[test]
+fn a_claim_whose_uid_is_a_path_gets_no_files() {
+    for uid in ["../../etc", "a/b", "..", ""] {
+        check(&[claim(json!({ "metadata": { "uid": uid } }))], &[], &[], &["say data ProvisioningFailed"]);
+    }
 }

@@ -1,8 +1,8 @@
-//! What concerns the guest and its pod: names, probes, credentials, DNS.
+//! What concerns the guest and its pod: names, credentials, DNS.
 
 use std::net::IpAddr;
 
-use ferrovirt_api::v1::{Probe, VirtualMachineInstanceSpec};
+use ferrovirt_api::v1::VirtualMachineInstanceSpec;
 use ferrovirt_schema::names;
 
 use super::{Cluster, Findings};
@@ -76,39 +76,6 @@ pub(super) fn eviction(spec: &VirtualMachineInstanceSpec, path: &str, cluster: &
         let field = format!("{path}.evictionStrategy");
         let message = format!("{field} is set with an unrecognized option: {strategy}");
         found.invalid(field, message);
-    }
-}
-
-pub(super) fn probes(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut Findings) {
-    let pod_network = spec.networks.iter().any(|network| network.pod.is_some());
-    for (probe, key) in [(&spec.readiness_probe, "readinessProbe"), (&spec.liveness_probe, "livenessProbe")] {
-        if let Some(probe) = probe {
-            self::probe(probe, &format!("{path}.{key}"), pod_network, found);
-        }
-    }
-}
-
-fn probe(probe: &Probe, field: &str, pod_network: bool, found: &mut Findings) {
-    let kinds =
-        [probe.http_get.is_some(), probe.tcp_socket.is_some(), probe.exec.is_some(), probe.guest_agent_ping.is_some()];
-    match kinds.iter().filter(|set| **set).count() {
-        0 => {
-            let message = format!(
-                "either {field}.tcpSocket, {field}.exec or {field}.httpGet must be set if a {field} is specified"
-            );
-            found.required(field.to_owned(), message);
-        }
-        1 => {}
-        _ => found.invalid(field.to_owned(), format!("{field} must have exactly one probe type set")),
-    }
-    if !pod_network {
-        for (set, key) in [(probe.http_get.is_some(), "httpGet"), (probe.tcp_socket.is_some(), "tcpSocket")] {
-            if set {
-                let field = format!("{field}.{key}");
-                let message = format!("{field} is only allowed if the Pod Network is attached");
-                found.invalid(field, message);
-            }
-        }
     }
 }
 
