@@ -109,7 +109,7 @@ async fn serve_services(
     let proxy = services::proxy::Proxy::new(config, network);
     let known = names;
     let names = async {
-        match dns::Server::bind(config.pod_cidr.host(1).into(), seen) {
+        match dns::Server::bind(config.pod_cidr.host(1).into(), config.pod_networks(), seen) {
             Ok(server) => {
                 let published = async {
                     let address = server.address().map_err(|error| error.to_string())?;
