@@ -89,7 +89,7 @@ impl Question {
             kind,
             recursion_desired: flags & 0x0100 != 0,
             raw: bytes.get(HEADER..after + 4).unwrap_or_default().to_vec(),
-            size: announced_size(bytes, after + 4, number(6) | number(8), number(10)),
+            size: announced_size(bytes, after + 4, number(6).saturating_add(number(8)), number(10)),
         })
     }
 
@@ -232,6 +232,23 @@ fn announced_size(bytes: &[u8], at: usize, before: u16, additional: u16) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_question_breaks_the_server() {
+        // Counts of records whose sum is more than a count can be.
+        let mut bytes = query("a.b", 1, Some(1232));
+        bytes[6..10].fill(0xff);
+        assert!(Question::parse(&bytes).unwrap().answer(0, &[], true).len() >= HEADER);
+        for (at, noise) in (0..bytes.len()).flat_map(|at| [0, 1, 63, 64, 0x80, 0xc0, 0xff].map(|noise| (at, noise))) {
+            let mut bytes = query("a.b", 1, Some(1232));
+            bytes[at] = noise;
+            for length in 0..=bytes.len() {
+                if let Ok(question) = Question::parse(&bytes[..length]) {
+                    question.answer(0, &[], true);
+                }
+            }
+        }
+    }
 
     fn query(name: &str, kind: u16, size: Option<u16>) -> Vec<u8> {
         let mut out = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, u8::from(size.is_some())];
