@@ -114,6 +114,7 @@ pub fn node_config(
             pods: (paths.ipv6_network(1), 64).into(),
             services: (address, ferrovirt_apiserver::ServiceNetwork::IPV6_PREFIX).into(),
         }),
+        external_ips: vec![],
         self_exe: programs.shim.clone(),
         program_dir: programs.files.directory().to_owned(),
         creators: default_creators(),

@@ -107,7 +107,7 @@ impl FakeApi {
         let last = segments.last().copied().unwrap_or_default();
         match parts.method {
             Method::GET if query.contains("watch=") => self.watch(last, &query),
-            Method::GET if ["pods", "nodes", "namespaces"].contains(&last) => {
+            Method::GET if ["pods", "nodes", "networkpolicies", "namespaces"].contains(&last) => {
                 let state = self.state.lock().unwrap();
                 let items: Vec<&Value> =
                     state.objects.iter().filter(|(path, _)| is_of(path, last)).map(|(_, object)| object).collect();
