@@ -162,7 +162,10 @@ fn pods_differ_where_the_table_says(host: &Host) -> Result<()> {
         let pod = pod(driver)?;
         let (spec, container) = (&pod["spec"], &pod["spec"]["containers"][0]);
         let image = container["image"].as_str().unwrap_or_default();
-        ensure!(image.starts_with(&format!("ferrovirt-launcher{}:", driver.image_suffix())), "image {image}");
+        // Its name, and then the tag on a cluster or the digest of the program embedded.
+        let version = image.strip_prefix(&format!("ferrovirt-launcher{}", driver.image_suffix()));
+        let known = |version: &str| version.starts_with(':') || version.starts_with("@sha256:");
+        ensure!(version.is_some_and(known), "image {image}");
         let privileged = container["securityContext"]["privileged"] == true;
         ensure!(privileged == driver.runs_privileged(), "privileged: {}", container["securityContext"]);
         let user = if driver.runs_privileged() { 0 } else { 107 };

@@ -22,6 +22,8 @@ pub const TUN_DEVICE: &str = "devices.kubevirt.io/tun";
 pub const VHOST_NET_DEVICE: &str = "devices.kubevirt.io/vhost-net";
 /// Name of the main container of a launcher pod.
 pub const COMPUTE_CONTAINER: &str = "compute";
+/// Label with which an administrator lets an embedded host run the pods that users make in a namespace: `"true"`.
+pub const RUN_PODS_LABEL: &str = "ferrovirt.io/run-pods";
 
 pub const VGA_DISPLAY_FOR_EFI_GUESTS_X86_ANNOTATION: &str = "kubevirt.io/vga-display-efi-x86";
 pub const APP_LABEL: &str = "kubevirt.io";

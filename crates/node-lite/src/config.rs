@@ -10,6 +10,7 @@ use std::sync::Arc;
 use ferrovirt_net::nft::Net;
 
 use crate::images::Images;
+use crate::makers::Creators;
 
 #[derive(Clone)]
 pub struct Config {
@@ -30,10 +31,12 @@ pub struct Config {
     pub external_ips: Vec<Net>,
     /// A versioned copy of a program with the subcommands `pod-shim` and `pod-init`.
     pub self_exe: PathBuf,
-    /// A versioned copy of the launcher.
-    pub launcher_exe: PathBuf,
-    /// A versioned copy of the program that importers run.
-    pub tools_exe: PathBuf,
+    /// The programs of our images, each under its digest: see [`crate::programs`].
+    pub program_dir: PathBuf,
+    /// Whose pods run wherever they are. Those of others run where an administrator lets them.
+    pub creators: Creators,
+    /// Directories of the host that pods of our controllers mount, beside the host disks of VMs.
+    pub shared_dirs: Vec<PathBuf>,
     /// What the launcher's image has beside the host's programs: host path, path inside, read only. Such as the
     /// cache of libvirt's capabilities. What does not exist when a pod starts is left out.
     pub image_mounts: Vec<(PathBuf, PathBuf)>,

@@ -66,11 +66,6 @@ pub fn mount_at(path: &Path, page_size: u64) -> io::Result<()> {
     mount(Some("nodev"), path, Some("hugetlbfs"), flags, Some(options.as_str())).map_err(io::Error::from)
 }
 
-/// True if huge pages are mounted at `path`.
-pub fn is_mounted(path: &Path) -> bool {
-    nix::sys::statfs::statfs(path).is_ok_and(|stat| stat.filesystem_type() == nix::sys::statfs::HUGETLBFS_MAGIC)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

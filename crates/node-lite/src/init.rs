@@ -123,10 +123,14 @@ fn enter_namespaces(plan: &InitPlan) -> Result<(), InitError> {
 
 fn take_tree(plan: &MountPlan) -> Result<OwnedFd, InitError> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    // The plan has the real path. A link in it was put there since, and leads elsewhere.
+    let direct = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let root = openat2(CWD, &plan.source, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), direct)
+        .map_err(|e| fail("find", &plan.source)(e.into()))?;
     let Some(sub_path) = &plan.sub_path else {
-        return open_tree(CWD, &plan.source, flags).map_err(|e| fail("take", &plan.source)(e.into()));
+        return open_tree(&root, "", flags | OpenTreeFlags::AT_EMPTY_PATH)
+            .map_err(|e| fail("take", &plan.source)(e.into()));
     };
-    let root = File::open(&plan.source).map_err(fail("open", &plan.source))?;
     let inner = openat2(
         &root,
         sub_path,

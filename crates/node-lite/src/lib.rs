@@ -20,11 +20,13 @@ mod dns;
 pub mod downward;
 mod events;
 mod exec;
+pub mod host_path;
 mod hugepages;
 pub mod identity;
 pub mod images;
 mod init;
 pub mod logs;
+pub mod makers;
 mod manager;
 mod masquerade;
 pub mod netns;
@@ -36,7 +38,10 @@ pub mod podspec;
 mod policy;
 mod privilege;
 mod probes;
+pub mod programs;
 mod pull_secrets;
+#[cfg(test)]
+mod races;
 pub mod records;
 pub mod resources;
 mod rootfs;
@@ -47,6 +52,7 @@ mod shim;
 pub mod status;
 pub mod storage;
 mod sub_path;
+mod volume_dirs;
 pub mod volumes;
 mod worker;
 
@@ -83,8 +89,14 @@ pub async fn run(client: kube::Client, config: Config, shutdown: impl Future<Out
     let network = sandboxes.network();
     let (policies, requests) = policy::Policies::new();
     let (names, name_server) = tokio::sync::watch::channel(None);
-    let context =
-        Context { client: client.clone(), config: config.clone(), sandboxes, events: events.clone(), policies };
+    let context = Context {
+        client: client.clone(),
+        config: config.clone(),
+        sandboxes,
+        events: events.clone(),
+        makers: makers::Makers::new(&config.creators),
+        policies,
+    };
     tokio::select! {
         () = manager::run(Arc::new(context), claims.clone(), shutdown) => {}
         () = storage::run(client.clone(), &config, events.clone(), claims) => {}

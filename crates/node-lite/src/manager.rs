@@ -6,9 +6,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ferrovirt_api::names;
 use futures::StreamExt;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Binding, Node, ObjectReference, Pod};
+use k8s_openapi::api::core::v1::{Binding, Namespace, Node, ObjectReference, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::runtime::WatchStreamExt;
@@ -62,7 +63,9 @@ pub(crate) async fn run(context: Arc<Context>, claims: Arc<Claims>, shutdown: im
         synced: false,
     };
     let mut pods = pin!(watcher(Api::<Pod>::all(client.clone()), watcher::Config::default()).default_backoff());
-    let mut nodes = pin!(watcher(Api::<Node>::all(client), watcher::Config::default()).default_backoff());
+    let mut nodes = pin!(watcher(Api::<Node>::all(client.clone()), watcher::Config::default()).default_backoff());
+    let open = watcher::Config::default().labels(&format!("{}=true", names::RUN_PODS_LABEL));
+    let mut open = pin!(watcher(Api::<Namespace>::all(client), open).default_backoff());
     let mut tick = tokio::time::interval(RETRY);
     let mut shutdown = pin!(shutdown);
     loop {
@@ -76,6 +79,11 @@ pub(crate) async fn run(context: Arc<Context>, claims: Arc<Claims>, shutdown: im
             event = nodes.next() => match event {
                 Some(Ok(event)) => manager.node_event(event),
                 Some(Err(error)) => tracing::warn!(%error, "the watch of nodes was interrupted"),
+                None => break,
+            },
+            event = open.next() => match event {
+                Some(Ok(event)) => manager.context.makers.namespace_event(event),
+                Some(Err(error)) => tracing::warn!(%error, "the watch of namespaces was interrupted"),
                 None => break,
             },
             Some(uid) = failures.recv() => {
@@ -208,6 +216,14 @@ impl Manager {
         // First come, first served.
         waiting.sort_by_key(|pod| (pod.metadata.creation_timestamp.as_ref().map(|at| at.0), pod.metadata.name.clone()));
         for pod in waiting {
+            // It holds nothing of the node, and no volume is made for it, before it may run.
+            if let Err(why) = self.context.makers.trust(&pod) {
+                let (context, message) = (self.context.clone(), why.to_string());
+                if !is_told(&pod, &message) {
+                    tokio::spawn(async move { refuse(&context, &pod, message).await });
+                }
+                continue;
+            }
             match self.claims.readiness(&pod) {
                 Readiness::Ready => {}
                 Readiness::Later => continue,
@@ -237,8 +253,9 @@ impl Manager {
     fn used(&self) -> BTreeMap<String, Amounts> {
         let mut out = BTreeMap::new();
         for node in self.nodes.keys() {
-            let here =
-                self.pods.iter().filter(|(uid, pod)| node_of(pod) == node || self.assumed.get(*uid) == Some(node));
+            let here = self.pods.iter().filter(|(uid, pod)| {
+                (node_of(pod) == node || self.assumed.get(*uid) == Some(node)) && self.context.makers.counts(pod)
+            });
             out.insert(node.clone(), resources::used(here.map(|(_, pod)| &**pod)));
         }
         out
@@ -289,16 +306,21 @@ async fn bind(context: &Context, pod: &Pod, node: &str, failed: &mpsc::Unbounded
     }
 }
 
+fn is_told(pod: &Pod, message: &str) -> bool {
+    pod.status.iter().flat_map(|status| status.conditions.iter().flatten()).any(|condition| {
+        condition.type_ == "PodScheduled"
+            && condition.status == "False"
+            && condition.message.as_deref() == Some(message)
+    })
+}
+
 /// Says on the pod why it waits, once for each reason.
 async fn refuse(context: &Context, pod: &Pod, message: String) {
-    let mut status = pod.status.clone().unwrap_or_default();
-    let mut conditions = status.conditions.take().unwrap_or_default();
-    let told = conditions.iter().any(|condition| {
-        condition.type_ == "PodScheduled" && condition.status == "False" && condition.message.as_ref() == Some(&message)
-    });
-    if told {
+    if is_told(pod, &message) {
         return;
     }
+    let mut status = pod.status.clone().unwrap_or_default();
+    let mut conditions = status.conditions.take().unwrap_or_default();
     context.events.publish(DEFAULT_SCHEDULER, pod, Severity::Warning, "FailedScheduling", &message);
     set_condition(&mut conditions, "PodScheduled", false, Some("Unschedulable"), Some(message), Timestamp::now());
     status.conditions = Some(conditions);

@@ -7,23 +7,22 @@ use std::path::{Component, Path, PathBuf};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 
 use crate::config::DEVICE_RESOURCES;
+use crate::makers::{NotAllowed, Trust};
+use crate::programs::Image;
 use crate::records::{InitPlan, MountPlan};
 use crate::resources;
 
 /// KubeVirt's user, the default of every launcher.
 const DEFAULT_ID: i64 = 107;
-const IMAGE_NAME: &str = "ferrovirt-launcher";
-/// The same with the drivers of other hypervisors. Here they are all the host's own programs.
-const IMAGE_NAMES: [&str; 3] = [IMAGE_NAME, "ferrovirt-launcher-lxc", "ferrovirt-launcher-cloud-hypervisor"];
-/// The image with everything but VMs; importers run from it.
-const TOOLS_NAME: &str = "ferrovirt";
+/// Ids that no user and no group of a host has: what OpenShift gives to pods, and what nobody gives to people or services.
+const FREE_IDS: std::ops::RangeInclusive<i64> = 1_000_000_000..=2_147_352_575;
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What the node adds to the spec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resolved<'a> {
-    pub launcher: &'a Path,
-    pub tools: &'a Path,
+    /// The file of the image's program.
+    pub program: &'a Path,
     pub staging: &'a Path,
     pub netns: &'a Path,
     pub cgroup_procs: Vec<PathBuf>,
@@ -55,8 +54,11 @@ pub struct Identity {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
+    #[error(transparent)]
+    NotAllowed(#[from] NotAllowed),
     #[error(
-        "embedded mode runs only Ferrovirt's own image {IMAGE_NAME:?}, not {0:?}; run other workloads on a Kubernetes cluster"
+        "embedded mode runs only Ferrovirt's own images, each known by its digest (ferrovirt-launcher@sha256:…), and {0:?} is \
+         none of this host; run other workloads on a Kubernetes cluster"
     )]
     ForeignImage(String),
     #[error("embedded mode runs pods with one container; this one has {0}")]
@@ -65,6 +67,20 @@ pub enum SpecError {
     Unsupported(&'static str),
     #[error("containers run as root in embedded mode only where they are privileged, and privileged only as root")]
     Root,
+    #[error("privileged containers are for Ferrovirt's own pods; set securityContext.privileged to false")]
+    Privileged,
+    #[error(
+        "{field} is {id}, which may be somebody on this host; use {DEFAULT_ID}, or an id from {} to {}",
+        FREE_IDS.start(),
+        FREE_IDS.end()
+    )]
+    Id { field: &'static str, id: i64 },
+    #[error("the volume {0:?} is a hostPath, which is for Ferrovirt's own pods; use an emptyDir or a claim")]
+    HostPath(String),
+    #[error("{0:?} is not a name of small letters, digits and '-'")]
+    Name(String),
+    #[error("two volumes have the name {0:?}")]
+    TwoVolumes(String),
     #[error("the volume mount {0:?} names no volume of the pod")]
     UnknownVolume(String),
     #[error("{0:?} is not an absolute path without '..'")]
@@ -73,12 +89,12 @@ pub enum SpecError {
     Sysctl(String),
 }
 
-/// The pod's one container, if this runtime can run the pod at all.
-pub fn container(pod: &Pod) -> Result<&Container, SpecError> {
+/// The pod's one container, if this runtime can run the pod at all and may, as far as the pod is trusted.
+pub fn container(pod: &Pod, trust: Trust) -> Result<&Container, SpecError> {
     let spec = pod.spec.as_ref().ok_or(SpecError::Containers(0))?;
     for container in spec.containers.iter().chain(spec.init_containers.iter().flatten()) {
         let image = container.image.as_deref().unwrap_or_default();
-        if !is_own_image(image) {
+        if Image::parse(image).is_none() {
             return Err(SpecError::ForeignImage(image.to_owned()));
         }
     }
@@ -95,19 +111,69 @@ pub fn container(pod: &Pod) -> Result<&Container, SpecError> {
     if let Some((_, what)) = refusals.iter().find(|(refused, _)| *refused) {
         return Err(SpecError::Unsupported(what));
     }
+    // They become names of files here.
+    let mut volumes = std::collections::BTreeSet::new();
+    for name in spec.volumes.iter().flatten().map(|volume| &volume.name).chain([&container.name]) {
+        if !is_label(name) {
+            return Err(SpecError::Name(name.clone()));
+        }
+    }
+    for volume in spec.volumes.iter().flatten() {
+        if !volumes.insert(&volume.name) {
+            return Err(SpecError::TwoVolumes(volume.name.clone()));
+        }
+        if volume.host_path.is_some() && trust == Trust::Tenant {
+            return Err(SpecError::HostPath(volume.name.clone()));
+        }
+    }
+    if is_privileged(container) && trust == Trust::Tenant {
+        return Err(SpecError::Privileged);
+    }
     identity(spec, container)?;
+    ids_are_free(spec, container)?;
     Ok(container)
 }
 
+/// Nobody in a pod has an id that means something on the host: a volume, or a mistake in a boundary, would give it more than the pod.
+fn ids_are_free(spec: &PodSpec, container: &Container) -> Result<(), SpecError> {
+    let (uid, gid) = user_and_group(spec, container);
+    let pod = spec.security_context.as_ref();
+    let root = is_privileged(container).then_some(0);
+    let own = [("runAsUser", Some(uid)), ("runAsGroup", Some(gid)), ("fsGroup", pod.and_then(|pod| pod.fs_group))];
+    let more = pod.and_then(|pod| pod.supplemental_groups.as_ref()).into_iter().flatten();
+    let more = more.map(|group| ("supplementalGroups", Some(*group)));
+    for (field, id) in own.into_iter().chain(more) {
+        match id {
+            Some(id) if id != DEFAULT_ID && !FREE_IDS.contains(&id) && Some(id) != root => {
+                // Root has a message of its own.
+                return Err(if id == 0 { SpecError::Root } else { SpecError::Id { field, id } });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn is_label(name: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !name.is_empty() && name.len() <= 63 && name.bytes().all(inner) && !name.starts_with('-') && !name.ends_with('-')
+}
+
 pub fn identity(spec: &PodSpec, container: &Container) -> Result<Identity, SpecError> {
+    let (uid, gid) = user_and_group(spec, container);
+    let fs_group =
+        spec.security_context.as_ref().and_then(|context| context.fs_group).and_then(|group| u32::try_from(group).ok());
+    let privileged = is_privileged(container);
+    let valid = |id: i64| u32::try_from(id).ok().filter(|id| (*id == 0) == privileged).ok_or(SpecError::Root);
+    Ok(Identity { uid: valid(uid)?, gid: valid(gid)?, fs_group })
+}
+
+fn user_and_group(spec: &PodSpec, container: &Container) -> (i64, i64) {
     let pod = spec.security_context.as_ref();
     let own = container.security_context.as_ref();
     let uid = own.and_then(|c| c.run_as_user).or(pod.and_then(|c| c.run_as_user)).unwrap_or(DEFAULT_ID);
     let gid = own.and_then(|c| c.run_as_group).or(pod.and_then(|c| c.run_as_group)).unwrap_or(uid);
-    let fs_group = pod.and_then(|c| c.fs_group).and_then(|group| u32::try_from(group).ok());
-    let privileged = is_privileged(container);
-    let valid = |id: i64| u32::try_from(id).ok().filter(|id| (*id == 0) == privileged).ok_or(SpecError::Root);
-    Ok(Identity { uid: valid(uid)?, gid: valid(gid)?, fs_group })
+    (uid, gid)
 }
 
 /// The API server lets only those make such a pod who are trusted with the node: see its `admission::privilege`.
@@ -122,8 +188,10 @@ pub fn hostname(pod: &Pod) -> String {
     name.trim_end_matches(['-', '.']).to_owned()
 }
 
-pub fn plan(pod: &Pod, resolved: &Resolved<'_>) -> Result<InitPlan, SpecError> {
-    let container = container(pod)?;
+pub fn plan(pod: &Pod, trust: Trust, resolved: &Resolved<'_>) -> Result<InitPlan, SpecError> {
+    let container = container(pod, trust)?;
+    let image = container.image.as_deref().unwrap_or_default();
+    let kind = Image::parse(image).ok_or_else(|| SpecError::ForeignImage(image.to_owned()))?.kind;
     let spec = pod.spec.clone().unwrap_or_default();
     let identity = identity(&spec, container)?;
     let hostname = hostname(pod);
@@ -146,13 +214,8 @@ pub fn plan(pod: &Pod, resolved: &Resolved<'_>) -> Result<InitPlan, SpecError> {
     let mut command: Vec<String> = command.map(|word| expand(word, &env)).collect();
     if container.command.as_ref().is_none_or(Vec::is_empty) {
         // The image's entry point.
-        command.insert(0, crate::rootfs::LAUNCHER_PATH.to_owned());
+        command.insert(0, kind.path_inside().to_owned());
     }
-    let is_tool = image_name(container.image.as_deref().unwrap_or_default()) == TOOLS_NAME;
-    let (program, program_path) = match is_tool {
-        true => (resolved.tools, Some(PathBuf::from(crate::rootfs::TOOLS_PATH))),
-        false => (resolved.launcher, None),
-    };
     let security = spec.security_context.clone().unwrap_or_default();
     let mut sysctls = Vec::new();
     for sysctl in security.sysctls.iter().flatten() {
@@ -168,8 +231,8 @@ pub fn plan(pod: &Pod, resolved: &Resolved<'_>) -> Result<InitPlan, SpecError> {
         netns: resolved.netns.to_owned(),
         cgroup_procs: resolved.cgroup_procs.clone(),
         staging: resolved.staging.to_owned(),
-        launcher: program.to_owned(),
-        program_path,
+        launcher: resolved.program.to_owned(),
+        program_path: Some(PathBuf::from(kind.path_inside())),
         command,
         working_dir: container.working_dir.as_deref().filter(|dir| !dir.is_empty()).unwrap_or("/").into(),
         env,
@@ -184,18 +247,6 @@ pub fn plan(pod: &Pod, resolved: &Resolved<'_>) -> Result<InitPlan, SpecError> {
         pod_uid: uid,
         hostname,
     })
-}
-
-/// Any registry, any tag: the name is what counts.
-pub fn is_own_image(image: &str) -> bool {
-    let name = image_name(image);
-    name == TOOLS_NAME || IMAGE_NAMES.contains(&name)
-}
-
-fn image_name(image: &str) -> &str {
-    let name = image.split('@').next().unwrap_or_default();
-    let name = name.rsplit('/').next().unwrap_or_default();
-    name.split(':').next().unwrap_or_default()
 }
 
 /// Kubernetes' `$(NAME)` with `$$` as the escape; unknown names stay as they are.

@@ -2,20 +2,27 @@ use super::*;
 use serde_json::{Value, json};
 
 fn pod(container: Value, spec: Value) -> Pod {
-    let mut one = json!({"name": "compute", "image": "registry.example:5000/x/ferrovirt-launcher:v1"});
+    let mut one = json!({"name": "compute", "image": image("ferrovirt-launcher")});
     one.as_object_mut().unwrap().extend(container.as_object().unwrap().clone());
     let mut base = json!({"containers": [one]});
     base.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
     serde_json::from_value(json!({"metadata": {"name": "p.", "namespace": "ns", "uid": "1-2"}, "spec": base})).unwrap()
 }
 
+fn image(name: &str) -> String {
+    format!("{name}@sha256:{}", "0f".repeat(32))
+}
+
 fn planned(pod: &Pod, env: &[(&str, &str)]) -> Result<InitPlan, SpecError> {
+    planned_for(pod, Trust::Controller, env)
+}
+
+fn planned_for(pod: &Pod, trust: Trust, env: &[(&str, &str)]) -> Result<InitPlan, SpecError> {
     let volumes = ["a", "b", "c"]
         .map(|name| (name.to_owned(), VolumeSource { path: format!("/v/{name}").into(), read_only: name == "c" }))
         .into();
     let resolved = Resolved {
-        launcher: Path::new("/l"),
-        tools: Path::new("/t"),
+        program: Path::new("/l"),
         staging: Path::new("/s"),
         netns: Path::new("/n"),
         cgroup_procs: vec![],
@@ -27,31 +34,68 @@ fn planned(pod: &Pod, env: &[(&str, &str)]) -> Result<InitPlan, SpecError> {
         env: env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
         volumes: &volumes,
     };
-    plan(pod, &resolved)
+    plan(pod, trust, &resolved)
 }
 
 #[test]
-fn only_our_image_is_ours() {
-    for (image, expected) in [
-        ("ferrovirt-launcher", true),
-        ("registry.example/ferrovirt:0.1.0", true),
-        ("ferrovirt-launcher:0.1.0", true),
-        ("registry.example:5000/team/ferrovirt-launcher:v1", true),
-        ("quay.example/x/ferrovirt-launcher@sha256:00", true),
-        ("nginx", false),
-        ("ferrovirt-launcher/nginx", false),
-        ("not-ferrovirt-launcher", false),
-        ("ferrovirt-launcher-evil:1", false),
-        ("", false),
-    ] {
-        assert_eq!(is_own_image(image), expected, "{image}");
+fn a_users_pod_gets_nothing_of_the_host() {
+    let host_path = json!({"volumes": [{"name": "h", "hostPath": {"path": "/etc"}}]});
+    let root = json!({"securityContext": {"privileged": true, "runAsUser": 0, "runAsGroup": 0}});
+    for (container, spec, expected) in
+        [(json!({}), host_path.clone(), "\"h\" is a hostPath"), (root.clone(), json!({}), "privileged containers")]
+    {
+        let pod = pod(container, spec);
+        let error = planned_for(&pod, Trust::Tenant, &[]).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+        for trust in [Trust::Controller, Trust::Host] {
+            planned_for(&pod, trust, &[]).unwrap();
+        }
     }
+    planned_for(&pod(json!({}), json!({})), Trust::Tenant, &[]).unwrap();
+}
+
+#[test]
+fn no_pod_runs_with_ids_of_the_host() {
+    // 42 is the group shadow of Debian, 1000 the first person, 65534 nobody, who owns what has no owner.
+    for trust in [Trust::Tenant, Trust::Controller, Trust::Host] {
+        for id in
+            [-1_i64, 0, 1, 42, 106, 108, 999, 1000, 65534, 100_000, 999_999_999, 2_147_352_576, i64::from(u32::MAX)]
+        {
+            for (container, spec) in [
+                (json!({"securityContext": {"runAsUser": id, "runAsGroup": 107}}), json!({})),
+                (json!({"securityContext": {"runAsGroup": id}}), json!({})),
+                (json!({}), json!({"securityContext": {"runAsUser": id}})),
+                (json!({}), json!({"securityContext": {"runAsGroup": id}})),
+                (json!({}), json!({"securityContext": {"fsGroup": id}})),
+                (json!({}), json!({"securityContext": {"supplementalGroups": [107, id]}})),
+            ] {
+                assert!(planned_for(&pod(container.clone(), spec.clone()), trust, &[]).is_err(), "{container} {spec}");
+            }
+        }
+        let free = json!({"securityContext": {
+            "runAsUser": 1_000_000_000, "runAsGroup": 107, "fsGroup": 1_000_650_000, "supplementalGroups": [2_000_000_000],
+        }});
+        planned_for(&pod(json!({}), free), trust, &[]).unwrap();
+    }
+}
+
+#[test]
+fn names_that_become_paths_are_names() {
+    for name in ["../../../../etc", "a/b", ".", "..", "", "A", "-a", "a\0b", "..data", &"a".repeat(64)] {
+        let volume = json!({"volumes": [{"name": name, "emptyDir": {}}]});
+        assert_eq!(planned(&pod(json!({}), volume), &[]), Err(SpecError::Name(name.into())), "{name:?}");
+        assert_eq!(planned(&pod(json!({"name": name}), json!({})), &[]), Err(SpecError::Name(name.into())), "{name:?}");
+    }
+    let twice =
+        json!({"volumes": [{"name": "sockets", "emptyDir": {}}, {"name": "sockets", "hostPath": {"path": "/run"}}]});
+    assert_eq!(planned(&pod(json!({}), twice), &[]), Err(SpecError::TwoVolumes("sockets".into())));
 }
 
 #[test]
 fn what_cannot_run_is_refused_with_the_reason() {
     for (container, spec, expected) in [
-        (json!({"image": "nginx"}), json!({}), "not \"nginx\""),
+        (json!({"image": "nginx"}), json!({}), "\"nginx\" is none"),
+        (json!({"image": "ferrovirt-launcher:latest"}), json!({}), "known by its digest"),
         (json!({}), json!({"hostNetwork": true}), "hostNetwork"),
         (json!({"envFrom": [{}]}), json!({}), "envFrom"),
         (json!({"securityContext": {"runAsUser": 0}}), json!({}), "root"),
@@ -105,14 +149,14 @@ fn a_plan_has_everything_in_order() {
     });
     let spec = json!({
         "hostname": "vm1", "subdomain": "web",
-        "securityContext": {"runAsUser": 107, "fsGroup": 107, "supplementalGroups": [200],
+        "securityContext": {"runAsUser": 107, "fsGroup": 107, "supplementalGroups": [1_000_000_200],
                             "sysctls": [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "0"}]},
         "dnsConfig": {"searches": ["example.org"], "options": [{"name": "ndots", "value": "2"}]},
     });
     let plan = planned(&pod(container, spec), &[("NAME", "vm-$(HOSTNAME)"), ("PATH", "/bin")]).unwrap();
     assert_eq!(plan.command, ["/usr/bin/ferrovirt-launcher", "run", "--name", "vm-vm1"]);
     assert_eq!(plan.env[0], ("PATH".to_owned(), "/bin".to_owned()));
-    assert_eq!((plan.uid, plan.gid, plan.groups.as_slice()), (107, 107, [107, 200].as_slice()));
+    assert_eq!((plan.uid, plan.gid, plan.groups.as_slice()), (107, 107, [107, 1_000_000_200].as_slice()));
     assert_eq!(plan.devices, [PathBuf::from("/dev/kvm")]);
     assert_eq!(plan.sysctls, [("net.ipv4.ip_unprivileged_port_start".to_owned(), "0".to_owned())]);
     let mounts: Vec<String> = plan
@@ -140,5 +184,10 @@ fn a_plan_has_everything_in_order() {
 
     let bare = planned(&pod(json!({"args": ["run"]}), json!({})), &[]).unwrap();
     assert_eq!(bare.command, ["/usr/bin/ferrovirt-launcher", "run"]);
+    let tool = planned(&pod(json!({"image": image("ferrovirt")}), json!({})), &[]).unwrap();
+    assert_eq!(
+        (tool.command.as_slice(), tool.program_path.as_deref()),
+        (["/usr/bin/ferrovirt".to_owned()].as_slice(), Some(Path::new("/usr/bin/ferrovirt")))
+    );
     assert_eq!((bare.hostname.as_str(), bare.uid, bare.devices.len()), ("p", 107, 0));
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferrovirt_api::cpu_list;
+use ferrovirt_beneath::Dir;
 use ferrovirt_net::nft::Net;
 use jiff::Timestamp;
 use nix::mount::{MntFlags, umount2};
@@ -138,7 +139,7 @@ impl Sandboxes {
         for name in self.names()?.iter().filter(|name| name.starts_with(TRASH)) {
             let path = self.data_dir.join("pods").join(name);
             unmount_below(&path)?;
-            fs::remove_dir_all(&path).map_err(io_error("remove", &path))?;
+            remove_tree(&self.data_dir.join("pods"), name)?;
         }
         let known = self.list()?;
         let mut attached = vec![];
@@ -335,7 +336,8 @@ impl Sandboxes {
     pub async fn remove(&self, uid: &str) -> Result<(), SandboxError> {
         self.release(uid).await?;
         let root = self.dir(uid).root().to_owned();
-        let trash = self.data_dir.join("pods").join(format!("{TRASH}{uid}"));
+        let (pods, trash_name) = (self.data_dir.join("pods"), format!("{TRASH}{uid}"));
+        let trash = pods.join(&trash_name);
         blocking(move || {
             unmount_below(&root)?;
             // Records vanish all at once: a pod half removed would look like one whose end nobody saw.
@@ -343,7 +345,7 @@ impl Sandboxes {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
                 result => result.map_err(io_error("remove", &root))?,
             }
-            fs::remove_dir_all(&trash).map_err(io_error("remove", &trash))
+            remove_tree(&pods, &trash_name)
         })
         .await
     }
@@ -505,9 +507,15 @@ fn unmount_below(root: &Path) -> Result<(), SandboxError> {
     let path = Path::new("/proc/self/mountinfo");
     let text = fs::read_to_string(path).map_err(io_error("read", path))?;
     for mount in mounts_below(&text, root).into_iter().rev() {
-        umount2(&mount, MntFlags::MNT_DETACH).map_err(|errno| io_error("unmount", &mount)(errno.into()))?;
+        umount2(&mount, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)
+            .map_err(|errno| io_error("unmount", &mount)(errno.into()))?;
     }
     Ok(())
+}
+
+/// Removes what pods left, who made names and links as they liked: by descriptor, and stopping at mounts.
+fn remove_tree(parent: &Path, name: &str) -> Result<(), SandboxError> {
+    Dir::open(parent).and_then(|parent| parent.remove_tree(name)).map_err(io_error("remove", &parent.join(name)))
 }
 
 fn mounts_below(mountinfo: &str, root: &Path) -> Vec<PathBuf> {

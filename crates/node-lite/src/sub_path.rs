@@ -1,36 +1,27 @@
 //! Directories inside volumes. What is in a volume is its pod's word, so no link in it may lead out of it.
+//! Root works here below directories of tenants: by descriptor only.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path};
 
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, mkdirat, openat2};
+use ferrovirt_beneath::Dir;
 use rustix::io::Errno;
 
-/// Makes the missing directories of `inside`, a path in the volume, and hands them to the pod. A file, or a link that stays in the
-/// volume, is left for who mounts it.
-pub(crate) fn make(volume: &Path, inside: &Path, uid: u32, gid: u32) -> io::Result<()> {
-    let mut at: OwnedFd = File::open(volume)?.into();
+/// Makes the missing directories of `inside`, a path in the volume, and hands them to the pod. A file or a link is left for who mounts
+/// it.
+pub(crate) fn make(volume: &Dir, inside: &Path, uid: u32, gid: u32) -> io::Result<()> {
+    let mut at = volume.try_clone()?;
     for part in inside.components() {
         let Component::Normal(name) = part else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a sub path has neither '..' nor a root"));
         };
-        let made = match mkdirat(&at, name, Mode::from_raw_mode(0o770)) {
-            Ok(()) => true,
-            Err(Errno::EXIST) => false,
-            Err(error) => return Err(error.into()),
-        };
-        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
-        let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
-        let next = match openat2(&at, name, flags, Mode::empty(), beneath) {
-            Ok(next) => next,
-            Err(Errno::NOTDIR | Errno::LOOP) => return Ok(()),
-            Err(error) => return Err(error.into()),
+        let (next, made) = match at.make_one(name, 0o770) {
+            Ok(found) => found,
+            Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NOTDIR | Errno::LOOP)) => return Ok(()),
+            Err(error) => return Err(error),
         };
         if made {
-            let (owner, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
-            chownat(next.as_fd(), "", Some(owner), Some(group), AtFlags::EMPTY_PATH)?;
+            next.own(uid, gid)?;
         }
         at = next;
     }
@@ -40,8 +31,9 @@ pub(crate) fn make(volume: &Path, inside: &Path, uid: u32, gid: u32) -> io::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::races::Swapper;
     use std::fs;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{MetadataExt, symlink};
 
     #[test]
     fn directories_are_made_inside_the_volume_only() {
@@ -52,7 +44,8 @@ mod tests {
         symlink(&outside, volume.join("link")).unwrap();
         fs::write(volume.join("file"), "kept").unwrap();
         let me = (nix::unistd::getuid().as_raw(), nix::unistd::getgid().as_raw());
-        let make = |inside: &str| make(&volume, Path::new(inside), me.0, me.1);
+        let held = Dir::open(&volume).unwrap();
+        let make = |inside: &str| make(&held, Path::new(inside), me.0, me.1);
         make("a/b").unwrap();
         make("a/b").unwrap();
         assert!(volume.join("a/b").is_dir());
@@ -61,5 +54,25 @@ mod tests {
         make("file").unwrap();
         assert_eq!(fs::read(volume.join("file")).unwrap(), b"kept");
         assert!(make("../x").is_err() && make("/x").is_err());
+    }
+
+    #[test]
+    fn a_sub_path_swapped_for_a_link_makes_and_hands_over_nothing_outside() {
+        let dir = tempfile::tempdir().unwrap();
+        let (volume, outside) = (dir.path().join("volume"), dir.path().join("outside"));
+        fs::create_dir_all(volume.join("d")).unwrap();
+        fs::create_dir(&outside).unwrap();
+        symlink(&outside, volume.join("l")).unwrap();
+        let before = fs::metadata(&outside).unwrap();
+        let held = Dir::open(&volume).unwrap();
+        let swapper = Swapper::start(&volume.join("d"), &volume.join("l"));
+        for round in 0..3000 {
+            let _ = make(&held, Path::new(&format!("d/{}", round % 7)), 107, 107);
+            let _ = make(&held, Path::new("d"), 107, 107);
+        }
+        assert!(swapper.stop() > 0, "nobody raced");
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+        let after = fs::metadata(&outside).unwrap();
+        assert_eq!((after.uid(), after.gid(), after.mode()), (before.uid(), before.gid(), before.mode()));
     }
 }

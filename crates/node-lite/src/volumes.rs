@@ -1,20 +1,20 @@
 //! Volumes of a pod on the host, in the kubelet's layout. Everything that holds secrets lives in memory.
+//! Root works here below directories of tenants: by descriptor only.
 
 use std::collections::BTreeMap;
-use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown};
 use std::path::{Path, PathBuf};
 
+use ferrovirt_beneath::Dir;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{
     ConfigMap, EmptyDirVolumeSource, EnvVar, KeyToPath, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
     ServiceAccount, Volume, VolumeProjection,
 };
 use kube::api::{Api, PostParams};
-use nix::mount::{MsFlags, mount};
 
 use crate::downward::{self, DownwardError};
+use crate::host_path::{self, HostPathError, HostPaths};
 use crate::hugepages;
 use crate::images::{ImageError, Images};
 use crate::payload::{self, Payload, PayloadError};
@@ -23,6 +23,7 @@ use crate::records::PodDir;
 use crate::resources;
 use crate::storage::binding::{self, NotBound};
 use crate::sub_path;
+use crate::volume_dirs::{self, Place};
 
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
@@ -41,6 +42,8 @@ pub enum VolumeError {
     #[error("volume {volume:?}: persistentvolumeclaim {claim:?} cannot be mounted")]
     NotBound { volume: String, claim: String, source: NotBound },
     #[error("volume {volume:?}")]
+    HostPath { volume: String, source: HostPathError },
+    #[error("volume {volume:?}")]
     Image { volume: String, source: ImageError },
     #[error("volume {volume:?}")]
     Downward { volume: String, source: DownwardError },
@@ -58,6 +61,7 @@ pub struct Volumes<'a> {
     pub dir: &'a PodDir,
     pub pod: &'a Pod,
     pub identity: Identity,
+    pub host_paths: HostPaths<'a>,
 }
 
 const DEFAULT_MODE: i32 = 0o644;
@@ -67,7 +71,10 @@ impl Volumes<'_> {
     pub async fn prepare(&self) -> Result<BTreeMap<String, VolumeSource>, VolumeError> {
         let mut out = BTreeMap::new();
         for volume in self.pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
-            out.insert(volume.name.clone(), self.one(volume).await?);
+            let mut source = self.one(volume).await?;
+            // What mounts it follows no link.
+            source.path = host_path::real_path(&source.path).map_err(fail("find", &source.path))?;
+            out.insert(volume.name.clone(), source);
         }
         Ok(out)
     }
@@ -76,11 +83,11 @@ impl Volumes<'_> {
     pub fn refresh(&self) -> Result<(), VolumeError> {
         for volume in self.pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
             if let Some(source) = &volume.downward_api {
-                let path = self.dir.volume("kubernetes.io~downward-api", &volume.name);
+                let place = self.place("kubernetes.io~downward-api", &volume.name)?;
                 let items = source.items.as_deref().unwrap_or_default();
                 let mut files = Payload::new();
                 self.add_downward(volume, items, source.default_mode, &mut files)?;
-                self.write(volume, &path, &files)?;
+                self.write(volume, &place.dir, &files)?;
             }
         }
         Ok(())
@@ -125,9 +132,8 @@ impl Volumes<'_> {
         let writable = |path| Ok(VolumeSource { path, read_only: false });
         let fixed = |path| Ok(VolumeSource { path, read_only: true });
         if let Some(source) = &volume.empty_dir {
-            let path = self.dir.volume("kubernetes.io~empty-dir", name);
-            self.empty_dir(&path, source)?;
-            return writable(path);
+            self.empty_dir(name, source)?;
+            return writable(self.dir.volume("kubernetes.io~empty-dir", name));
         }
         if let Some(source) = &volume.image {
             let reference = source.reference.as_deref().unwrap_or_default();
@@ -135,46 +141,47 @@ impl Volumes<'_> {
             return fixed(found.map_err(|source| VolumeError::Image { volume: name.clone(), source })?);
         }
         if let Some(source) = &volume.secret {
-            let path = self.memory_dir("kubernetes.io~secret", name)?;
+            let place = self.memory("kubernetes.io~secret", name, None)?;
             let secret = source.secret_name.as_deref().unwrap_or_default();
             let data = self.secret(name, secret, source.optional == Some(true)).await?;
             let mut files = Payload::new();
             let items = Items { list: source.items.as_deref(), mode: source.default_mode, optional: source.optional };
             add_items(name, "secret", secret, data, &items, &mut files)?;
-            self.write(volume, &path, &files)?;
-            return fixed(path);
+            self.write(volume, &place.dir, &files)?;
+            return fixed(place.path);
         }
         if let Some(source) = &volume.config_map {
-            let path = self.dir.volume("kubernetes.io~configmap", name);
+            let place = self.place("kubernetes.io~configmap", name)?;
             let data = self.config_map(name, &source.name, source.optional == Some(true)).await?;
             let mut files = Payload::new();
             let items = Items { list: source.items.as_deref(), mode: source.default_mode, optional: source.optional };
             add_items(name, "configmap", &source.name, data, &items, &mut files)?;
-            self.write(volume, &path, &files)?;
-            return fixed(path);
+            self.write(volume, &place.dir, &files)?;
+            return fixed(place.path);
         }
         if let Some(source) = &volume.downward_api {
-            let path = self.dir.volume("kubernetes.io~downward-api", name);
+            let place = self.place("kubernetes.io~downward-api", name)?;
             let mut files = Payload::new();
             self.add_downward(volume, source.items.as_deref().unwrap_or_default(), source.default_mode, &mut files)?;
-            self.write(volume, &path, &files)?;
-            return fixed(path);
+            self.write(volume, &place.dir, &files)?;
+            return fixed(place.path);
         }
         if let Some(source) = &volume.projected {
-            let path = self.memory_dir("kubernetes.io~projected", name)?;
+            let place = self.memory("kubernetes.io~projected", name, None)?;
             let mut files = Payload::new();
             for projection in source.sources.iter().flatten() {
                 self.project(volume, projection, source.default_mode, &mut files).await?;
             }
-            self.write(volume, &path, &files)?;
-            return fixed(path);
+            self.write(volume, &place.dir, &files)?;
+            return fixed(place.path);
         }
         if let Some(source) = &volume.persistent_volume_claim {
             let path = self.claim(name, &source.claim_name).await?;
             return Ok(VolumeSource { path, read_only: source.read_only == Some(true) });
         }
         if let Some(source) = &volume.host_path {
-            return writable(PathBuf::from(&source.path));
+            let found = self.host_paths.resolve(Path::new(&source.path));
+            return writable(found.map_err(|source| VolumeError::HostPath { volume: name.clone(), source })?);
         }
         Err(VolumeError::Unsupported(name.clone()))
     }
@@ -186,50 +193,56 @@ impl Volumes<'_> {
             let (Some(inside), Some(source)) = (mount.sub_path.as_deref(), sources.get(&mount.name)) else { continue };
             if !inside.is_empty() && !source.read_only {
                 let group = self.identity.fs_group.unwrap_or(self.identity.gid);
-                sub_path::make(&source.path, Path::new(inside), self.identity.uid, group)
+                host_path::open_dir(&source.path)
+                    .and_then(|volume| sub_path::make(&volume, Path::new(inside), self.identity.uid, group))
                     .map_err(fail("create a directory in", &source.path))?;
             }
         }
         Ok(())
     }
 
-    fn empty_dir(&self, path: &Path, source: &EmptyDirVolumeSource) -> Result<(), VolumeError> {
-        match source.medium.as_deref() {
-            None | Some("") => fs::create_dir_all(path).map_err(fail("create", path))?,
+    fn empty_dir(&self, name: &str, source: &EmptyDirVolumeSource) -> Result<(), VolumeError> {
+        const PLUGIN: &str = "kubernetes.io~empty-dir";
+        let place = match source.medium.as_deref() {
+            None | Some("") => self.place(PLUGIN, name)?,
             Some("Memory") => {
                 let limit = source.size_limit.clone().map(|limit| BTreeMap::from([("bytes".to_owned(), limit)]));
                 let bytes = resources::amounts(limit.as_ref()).get("bytes").copied().filter(|bytes| *bytes > 0);
-                memory(path, bytes)?;
+                self.memory(PLUGIN, name, bytes)?
             }
-            Some(medium) if hugepages::is_medium(medium) => self.huge_pages(path, medium)?,
+            Some(medium) if hugepages::is_medium(medium) => {
+                let spec = self.pod.spec.as_ref();
+                let size = spec.and_then(|spec| hugepages::page_size(medium, spec)).ok_or(VolumeError::PageSize)?;
+                let place = self.place(PLUGIN, name)?;
+                let path = place.path.clone();
+                place.with_huge_pages(size).map_err(fail("mount huge pages on", &path))?
+            }
             Some(other) => return Err(VolumeError::Unsupported(other.to_owned())),
-        }
+        };
         let group = self.identity.fs_group.unwrap_or(self.identity.gid);
-        chown(path, Some(self.identity.uid), Some(group)).map_err(fail("hand over", path))?;
-        fs::set_permissions(path, Permissions::from_mode(0o770)).map_err(fail("set the mode of", path))
+        place.dir.own(self.identity.uid, group).map_err(fail("hand over", &place.path))?;
+        place.dir.set_mode(0o770).map_err(fail("set the mode of", &place.path))
     }
 
-    fn huge_pages(&self, path: &Path, medium: &str) -> Result<(), VolumeError> {
-        fs::create_dir_all(path).map_err(fail("create", path))?;
-        if hugepages::is_mounted(path) {
-            return Ok(());
-        }
-        let spec = self.pod.spec.as_ref();
-        let size = spec.and_then(|spec| hugepages::page_size(medium, spec)).ok_or(VolumeError::PageSize)?;
-        hugepages::mount_at(path, size).map_err(fail("mount huge pages on", path))
+    fn place(&self, plugin: &str, name: &str) -> Result<Place, VolumeError> {
+        Place::make(self.dir, plugin, name).map_err(fail("create", &self.dir.volume(plugin, name)))
     }
 
-    fn memory_dir(&self, plugin: &str, name: &str) -> Result<PathBuf, VolumeError> {
-        let path = self.dir.volume(plugin, name);
-        memory(&path, None)?;
-        Ok(path)
+    fn memory(&self, plugin: &str, name: &str, bytes: Option<i64>) -> Result<Place, VolumeError> {
+        let place = self.place(plugin, name)?;
+        let path = place.path.clone();
+        place.with_memory(bytes).map_err(fail("mount memory on", &path))
     }
 
-    fn write(&self, volume: &Volume, path: &Path, files: &Payload) -> Result<(), VolumeError> {
-        fs::create_dir_all(path).map_err(fail("create", path))?;
-        fs::set_permissions(path, Permissions::from_mode(0o755)).map_err(fail("set the mode of", path))?;
+    fn write(&self, volume: &Volume, dir: &Dir, files: &Payload) -> Result<(), VolumeError> {
         let group = self.identity.fs_group.unwrap_or(self.identity.gid);
-        payload::write(path, files, Some(group))
+        let written = dir.set_mode(0o755).map_err(|source| PayloadError::Io {
+            action: "set the mode of",
+            path: PathBuf::from(&volume.name),
+            source,
+        });
+        written
+            .and_then(|()| payload::write(dir, files, Some(group)))
             .map_err(|source| VolumeError::Payload { volume: volume.name.clone(), source })
     }
 
@@ -340,10 +353,7 @@ impl Volumes<'_> {
             let path = PathBuf::from(local.path);
             // As the kubelet for local volumes, and only where the top does not fit: a big volume is walked once.
             if let Some(group) = self.identity.fs_group {
-                let top = fs::symlink_metadata(&path).map_err(fail("examine", &path))?;
-                if top.gid() != group {
-                    hand_over(&path, self.identity.uid, group)?;
-                }
+                volume_dirs::hand_over(&path, self.identity.uid, group).map_err(fail("hand over", &path))?;
             }
             return Ok(path);
         }
@@ -426,33 +436,6 @@ fn read_error(volume: &str, kind: &'static str, name: &str) -> impl FnOnce(kube:
 
 fn bits(mode: Option<i32>) -> u32 {
     u32::try_from(mode.unwrap_or(DEFAULT_MODE)).unwrap_or(0o644) & 0o777
-}
-
-/// A tmpfs at `path`, once.
-fn memory(path: &Path, bytes: Option<i64>) -> Result<(), VolumeError> {
-    const TMPFS_MAGIC: i64 = 0x0102_1994;
-    fs::create_dir_all(path).map_err(fail("create", path))?;
-    let own = fs::metadata(path).map_err(fail("examine", path))?.dev();
-    let parent = path.parent().and_then(|parent| fs::metadata(parent).ok()).map(|parent| parent.dev());
-    let is_tmpfs = nix::sys::statfs::statfs(path)
-        .is_ok_and(|stat| stat.filesystem_type() == nix::sys::statfs::FsType(TMPFS_MAGIC));
-    if is_tmpfs && parent != Some(own) {
-        return Ok(());
-    }
-    let options = bytes.map(|bytes| format!("size={bytes}"));
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(Some("tmpfs"), path, Some("tmpfs"), flags, options.as_deref())
-        .map_err(|errno| fail("mount memory on", path)(errno.into()))
-}
-
-fn hand_over(path: &Path, uid: u32, gid: u32) -> Result<(), VolumeError> {
-    let metadata = fs::symlink_metadata(path).map_err(fail("examine", path))?;
-    if metadata.is_dir() {
-        for entry in fs::read_dir(path).map_err(fail("list", path))? {
-            hand_over(&entry.map_err(fail("list", path))?.path(), uid, gid)?;
-        }
-    }
-    lchown(path, Some(uid), Some(gid)).map_err(fail("hand over", path))
 }
 
 fn fail(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> VolumeError + use<> {

@@ -20,12 +20,15 @@ use tokio::time::Instant;
 use crate::Config;
 use crate::cpus;
 use crate::events::{Events, Severity};
+use crate::host_path::{self, HostPaths};
 use crate::images::Wanted;
 use crate::logs::{LogOptions, read_log};
+use crate::makers::{Makers, Trust};
 use crate::networks;
 use crate::podspec::{self, Resolved, SpecError};
 use crate::policy::{self, Policies, Unguarded};
 use crate::probes::{Probes, Target};
+use crate::programs::Image;
 use crate::pull_secrets;
 use crate::records::{self, ExitRecord, PodRecord};
 use crate::resources;
@@ -44,6 +47,7 @@ pub(crate) struct Context {
     pub config: Config,
     pub sandboxes: Sandboxes,
     pub events: Events,
+    pub makers: Makers,
     pub policies: Policies,
 }
 
@@ -211,8 +215,12 @@ impl Worker {
 
     async fn start(&mut self, pod: &Arc<Pod>) -> Result<Running, WorkError> {
         self.attempts += 1;
-        let Context { config, sandboxes, client, events, policies } = &*self.context;
-        let container = podspec::container(pod)?;
+        let Context { config, sandboxes, client, events, makers, policies } = &*self.context;
+        let trust = makers.trust(pod).map_err(SpecError::from)?;
+        let container = podspec::container(pod, trust)?;
+        let image = container.image.as_deref().unwrap_or_default();
+        let program = Image::parse(image).and_then(|image| image.program(&config.program_dir));
+        let program = program.ok_or_else(|| SpecError::ForeignImage(image.to_owned()))?;
         let spec = pod.spec.clone().unwrap_or_default();
         let identity = podspec::identity(&spec, container)?;
         let record = PodRecord {
@@ -238,17 +246,21 @@ impl Worker {
         known.host_ips = Some(vec![HostIP { ip: config.node_ip.to_string() }]);
         known.pod_ip = pod_ips.first().map(ToString::to_string);
         known.pod_ips = Some(pod_ips.iter().map(|ip| PodIP { ip: ip.to_string() }).collect());
-        let volumes = Volumes { client, images: &*config.images, dir: &dir, pod: &addressed, identity };
+        let host_paths = HostPaths { trust, data_dir: &config.data_dir, shared: &config.shared_dirs };
+        let volumes = Volumes { client, images: &*config.images, dir: &dir, pod: &addressed, identity, host_paths };
         let sources = volumes.prepare().await?;
         volumes.sub_paths(&sources)?;
         let env = volumes.environment(container.env.as_deref().unwrap_or_default(), &container.name).await?;
-        let mut image_mounts = config.image_mounts.clone();
-        image_mounts.retain(|(host, _)| host.exists());
+        let image_mounts: Vec<_> = config
+            .image_mounts
+            .iter()
+            .filter_map(|(host, inside)| Some((host_path::real_path(host).ok()?, inside.clone())))
+            .collect();
         let plan = podspec::plan(
             pod,
+            trust,
             &Resolved {
-                launcher: &config.launcher_exe,
-                tools: &config.tools_exe,
+                program: &program,
                 staging: &dir.staging(),
                 netns: &record.netns,
                 cgroup_procs,
@@ -299,12 +311,14 @@ impl Worker {
         let started_at = running.state.started_at;
         self.report(pod, &Observed::Running { started_at, ready: health.ready }).await?;
         if let Some(spec) = &pod.spec
-            && let Ok(container) = podspec::container(pod)
+            && let Some(container) = spec.containers.first()
             && let Ok(identity) = podspec::identity(spec, container)
         {
             let dir = self.context.sandboxes.dir(&self.uid);
-            let (client, images) = (&self.context.client, &*self.context.config.images);
-            Volumes { client, images, dir: &dir, pod, identity }.refresh()?;
+            let Context { client, config, .. } = &*self.context;
+            // Nothing is mounted any more.
+            let host_paths = HostPaths { trust: Trust::Tenant, data_dir: &config.data_dir, shared: &[] };
+            Volumes { client, images: &*config.images, dir: &dir, pod, identity, host_paths }.refresh()?;
         }
         let probes = self.probes.as_mut();
         let probed = async {
@@ -481,6 +495,7 @@ impl Worker {
             return;
         }
         let (event, waiting) = match error {
+            WorkError::Spec(SpecError::NotAllowed(_)) => ("Failed", "NotAllowed"),
             WorkError::Spec(SpecError::ForeignImage(_)) => ("Failed", "UnsupportedImage"),
             WorkError::Spec(_) => ("Failed", "CreateContainerConfigError"),
             WorkError::Volume(VolumeError::Image { .. }) if self.attempts > 1 => ("Failed", "ImagePullBackOff"),

@@ -10,10 +10,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fake_api::FakeApi;
+use ferrovirt_api::names;
 use ferrovirt_node_lite::images::{ImageError, Images};
+use ferrovirt_node_lite::makers::default_creators;
 use ferrovirt_node_lite::{Config, LogOptions, default_cni_plugin_dirs, read_log, run, teardown};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
+
+/// Of the one program that these nodes have.
+const DIGEST: &str = "5f0c0d8e4a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5";
+
+fn image() -> String {
+    format!("ferrovirt-launcher@sha256:{DIGEST}")
+}
 
 struct OneImage(PathBuf);
 
@@ -41,6 +50,8 @@ impl Node {
         let image = root.path().join("image");
         std::fs::create_dir_all(image.join("disk")).unwrap();
         std::fs::write(image.join("disk/disk.img"), "bootable").unwrap();
+        std::fs::create_dir(root.path().join("bin")).unwrap();
+        std::fs::copy("/bin/sh", root.path().join("bin").join(format!("ferrovirt-launcher-{DIGEST}"))).unwrap();
         let config = Config {
             node_name: "n1".into(),
             node_ip: "192.0.2.7".parse().unwrap(),
@@ -52,8 +63,9 @@ impl Node {
             ipv6: None,
             external_ips: vec![],
             self_exe: env!("CARGO_BIN_EXE_ferrovirt-shim").into(),
-            launcher_exe: "/bin/sh".into(),
-            tools_exe: "/bin/sh".into(),
+            program_dir: root.path().join("bin"),
+            creators: default_creators(),
+            shared_dirs: vec![],
             image_mounts: vec![],
             image_env: vec![],
             cni_plugin_dirs: default_cni_plugin_dirs(),
@@ -137,7 +149,7 @@ fn pod(name: &str, script: &str, more: Value) -> Value {
             {"name": "disk", "image": {"reference": "demo:1"}},
         ],
         "containers": [{
-            "name": "compute", "image": "registry.example/x/ferrovirt-launcher:1",
+            "name": "compute", "image": image(),
             "command": ["/bin/sh", "-c", script],
             "env": [
                 {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
@@ -157,7 +169,8 @@ fn pod(name: &str, script: &str, more: Value) -> Value {
     });
     spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     json!({"apiVersion": "v1", "kind": "Pod", "spec": spec,
-           "metadata": {"name": name, "namespace": "default", "labels": {"app": "x"}, "annotations": {"note": "first"}}})
+           "metadata": {"name": name, "namespace": "default", "labels": {"app": "x"},
+                        "annotations": {"note": "first", names::CREATED_BY: names::CONTROLLER_USER}}})
 }
 
 fn settings(node: &Node) {
@@ -206,12 +219,12 @@ async fn what_cannot_run_says_why() {
     assert_eq!(seen["status"]["phase"], "Pending");
 
     let no_image = json!({"volumes": [{"name": "disk", "image": {"reference": "missing:1"}}],
-        "containers": [{"name": "compute", "image": "ferrovirt-launcher", "command": ["/bin/true"]}]});
+        "containers": [{"name": "compute", "image": image(), "command": ["/bin/true"]}]});
     node.api.create("/api/v1/namespaces/default/pods", pod("imageless", "", no_image));
     let seen = node.until("back off", "imageless", |pod| reason(pod, "ImagePullBackOff")).await;
     assert!(seen.to_string().contains("missing:1"), "{seen:#}");
 
-    let big = json!({"containers": [{"name": "compute", "image": "ferrovirt-launcher",
+    let big = json!({"containers": [{"name": "compute", "image": image(),
         "resources": {"requests": {"memory": "100Ti"}}}], "volumes": []});
     node.api.create("/api/v1/namespaces/default/pods", pod("big", "", big));
     let condition =
@@ -223,6 +236,64 @@ async fn what_cannot_run_says_why() {
         node.until("the object is deleted", name, |pod| pod.is_none()).await;
     }
     assert!(node.events().iter().any(|event| event.contains("FailedScheduling")), "{:?}", node.events());
+    node.finish().await;
+}
+
+/// A pod that a user made to look like a launcher.
+fn users_pod(name: &str, script: &str, more: Value) -> Value {
+    let mut pod = pod(name, script, more);
+    pod["metadata"]["annotations"][names::CREATED_BY] = "alice".into();
+    pod["metadata"]["labels"]["kubevirt.io"] = "virt-launcher".into();
+    pod
+}
+
+#[tokio::test]
+async fn pods_of_users_do_not_run_until_an_administrator_allows_them() {
+    let node = Node::new(4);
+    settings(&node);
+    let alone = |more: Value| {
+        let mut spec = json!({"volumes": []});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        spec
+    };
+    let container = |image: &str, script: &str| json!({"containers": [{"name": "compute", "image": image, "command": ["/bin/sh", "-c", script]}]});
+    node.api.create("/api/v1/namespaces/default/pods", users_pod("waits", "", alone(container(&image(), "echo ran"))));
+    // Past the scheduler.
+    let bound = alone(json!({"nodeName": "n1", "containers": container(&image(), "echo ran")["containers"]}));
+    node.api.create("/api/v1/namespaces/default/pods", users_pod("bound", "", bound));
+    let says = |pod: &Value| pod.to_string().contains("kubectl label namespace default ferrovirt.io/run-pods=true");
+    let waits = node.until("told why", "waits", |pod| pod.is_some_and(says)).await;
+    let bound = node.until("told why", "bound", |pod| pod.is_some_and(says)).await;
+    assert_eq!((&waits["status"]["phase"], &waits["spec"]["nodeName"]), (&json!("Pending"), &Value::Null));
+    assert_eq!(bound["status"]["containerStatuses"][0]["state"]["waiting"]["reason"], "NotAllowed");
+    assert!(!node.config.data_dir.join("pods").join(bound["metadata"]["uid"].as_str().unwrap()).exists());
+    assert!(node.events().iter().any(|event| event.contains("FailedScheduling")), "{:?}", node.events());
+
+    node.api.put("/api/v1/namespaces/default", json!({"metadata": {"labels": {names::RUN_PODS_LABEL: "true"}}}));
+    for name in ["waits", "bound"] {
+        let done = node.phase(name, "Succeeded").await;
+        assert_eq!(node.log(&done), "ran\n");
+    }
+    // And then it gets nothing of the host, and no program but ours.
+    let host = json!({"volumes": [{"name": "h", "hostPath": {"path": "/etc"}}]});
+    let root = json!({"containers": [{"name": "compute", "image": image(),
+        "securityContext": {"privileged": true, "runAsUser": 0, "runAsGroup": 0}}]});
+    let shadow = json!({"securityContext": {"runAsUser": 107, "supplementalGroups": [42]}});
+    let unknown = format!("ferrovirt-launcher@sha256:{}", "0".repeat(64));
+    for (name, more, expected) in [
+        ("host", host, "hostPath"),
+        ("root", alone(root), "privileged"),
+        ("shadow", alone(shadow), "supplementalGroups is 42"),
+        ("named", alone(container("ferrovirt-launcher:latest", "")), "known by its digest"),
+        ("unknown", alone(container(&unknown, "")), "none of this host"),
+    ] {
+        node.api.create("/api/v1/namespaces/default/pods", users_pod(name, "", more));
+        let refused =
+            |pod: &Value| pod["status"]["containerStatuses"][0]["state"]["waiting"].to_string().contains(expected);
+        let seen = node.until("refused", name, |pod| pod.is_some_and(refused)).await;
+        assert_eq!(seen["status"]["phase"], "Pending");
+        assert!(!node.config.data_dir.join("pods").join(seen["metadata"]["uid"].as_str().unwrap()).exists());
+    }
     node.finish().await;
 }
 

@@ -13,6 +13,7 @@ use ferrovirt_node_lite::cgroup::Limits;
 use ferrovirt_node_lite::identity::ProcessId;
 use ferrovirt_node_lite::images::NoImages;
 use ferrovirt_node_lite::logs::{LogOptions, read_log};
+use ferrovirt_node_lite::makers::default_creators;
 use ferrovirt_node_lite::records::{self, InitPlan, MountPlan, PodRecord, StateRecord};
 use ferrovirt_node_lite::sandbox::{Found, Sandboxes};
 use ferrovirt_node_lite::{Config, default_cni_plugin_dirs};
@@ -41,8 +42,9 @@ impl Node {
             ipv6: None,
             external_ips: vec![],
             self_exe: SHIM.into(),
-            launcher_exe: "/bin/sh".into(),
-            tools_exe: "/bin/sh".into(),
+            program_dir: root.path().join("bin"),
+            creators: default_creators(),
+            shared_dirs: vec![],
             image_mounts: vec![],
             image_env: vec![],
             cni_plugin_dirs: default_cni_plugin_dirs(),
@@ -93,7 +95,7 @@ impl Node {
             netns: record.netns,
             cgroup_procs,
             staging: dir.staging(),
-            launcher: self.config.launcher_exe.clone(),
+            launcher: "/bin/sh".into(),
             program_path: None,
             command: vec!["/bin/sh".into(), "-c".into(), script.into()],
             working_dir: "/".into(),
@@ -223,6 +225,57 @@ async fn a_pod_that_cannot_start_says_why() {
     assert!(message.contains("/no/such/program"), "{message}");
     node.sandboxes.teardown().await.unwrap();
     assert_eq!(node.leftovers(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_volume_that_was_swapped_for_a_link_is_not_mounted() {
+    let node = Node::new(7);
+    let base = node.config.data_dir.join("claims");
+    fs::create_dir_all(base.join("outside/inner")).unwrap();
+    fs::write(base.join("outside/inner/secret"), "of the host").unwrap();
+    std::os::unix::fs::symlink(base.join("outside"), base.join("link")).unwrap();
+    let script = "cat /x/secret /x/inner/secret";
+    for (uid, source, sub_path) in [
+        ("last", base.join("link"), None),
+        ("between", base.join("link/inner"), None),
+        ("magic", "/proc/self/root/etc".into(), None),
+        ("sub", base.join("link"), Some("inner".into())),
+    ] {
+        let mut plan = node.prepare(uid, script).await;
+        let (target, read_only) = ("/x".into(), true);
+        plan.mounts.push(MountPlan { source, sub_path, target, read_only, follow_host: false });
+        let ended = node.sandboxes.start(&plan).await.unwrap().wait().await.unwrap();
+        assert_eq!(ended.exit.reason, "StartError", "{uid}: {}", node.log(uid));
+        assert!(!node.log(uid).contains("of the host"), "{uid}");
+    }
+    let mut plan = node.prepare("plain", script).await;
+    let (source, target) = (base.join("outside"), "/x".into());
+    plan.mounts.push(MountPlan { source, sub_path: Some("inner".into()), target, read_only: true, follow_host: false });
+    node.sandboxes.start(&plan).await.unwrap().wait().await.unwrap();
+    assert!(node.log("plain").contains("of the host"), "{}", node.log("plain"));
+    node.sandboxes.teardown().await.unwrap();
+    assert_eq!(node.leftovers(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_pods_leftovers_are_removed_without_following_them() {
+    let node = Node::new(8);
+    let base = node.config.data_dir.join("theirs");
+    fs::create_dir_all(&base).unwrap();
+    fs::write(base.join("file"), "kept").unwrap();
+    node.prepare("messy", "").await;
+    let volume = node.sandboxes.dir("messy").volume("kubernetes.io~empty-dir", "sockets");
+    for name in ["link", "with space", "back\\slash", "new\nline"] {
+        std::os::unix::fs::symlink(&base, volume.join(name)).unwrap();
+    }
+    std::os::unix::fs::symlink("/proc/self/root", volume.join("magic")).unwrap();
+    fs::create_dir_all(volume.join("a/\\040/b")).unwrap();
+    node.sandboxes.remove("messy").await.unwrap();
+    assert_eq!(fs::read_to_string(base.join("file")).unwrap(), "kept");
+    let left: Vec<_> =
+        fs::read_dir(node.config.data_dir.join("pods")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert!(left.is_empty(), "{left:?}");
+    node.sandboxes.teardown().await.unwrap();
 }
 
 #[tokio::test]

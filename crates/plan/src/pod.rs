@@ -105,7 +105,9 @@ pub fn render(vmi: &VirtualMachineInstance, config: &Config) -> Pod {
     let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
     let (mut volumes, mut mounts) = volumes(vmi);
     crate::kept_state::add(vmi, config.state_claim.as_deref(), &mut volumes, &mut mounts);
-    if config.host_disks {
+    let privileged = is_privileged(vmi);
+    // Not for a driver that runs as root, for whom no file of the node is closed. Admission says so to the VM's owner.
+    if config.host_disks && !privileged {
         vmi.spec.volumes.iter().for_each(|volume| add_host_disk(volume, &mut volumes, &mut mounts));
     }
     let account = spec.volumes.iter().find_map(|volume| some(&volume.service_account.as_ref()?.service_account_name));
@@ -119,7 +121,6 @@ pub fn render(vmi: &VirtualMachineInstance, config: &Config) -> Pod {
     if crate::resources::pins_cpus(vmi) {
         node_selector.insert(names::CPU_MANAGER.into(), "true".into());
     }
-    let privileged = is_privileged(vmi);
     let mut pod_spec = PodSpec {
         restart_policy: Some("Never".into()),
         termination_grace_period_seconds: Some(grace + GRACE_SLACK_SECONDS),
@@ -229,6 +230,21 @@ fn container_security(vmi: &VirtualMachineInstance, privileged: bool) -> Securit
     }
 }
 
+/// Annotations of an instance that would say something else on its pod, which is ours and not its owner's: who made it, on which networks it
+/// is, and how container runtimes confine it. What its owner may choose of that is in the instance's spec.
+const NOT_COPIED: [&str; 10] = [
+    "kubectl.kubernetes.io/last-applied-configuration",
+    "ferrovirt.io/",
+    crate::network::NETWORKS_ANNOTATION,
+    "container.apparmor.security.beta.kubernetes.io/",
+    "container.seccomp.security.alpha.kubernetes.io/",
+    "seccomp.security.alpha.kubernetes.io/",
+    "io.kubernetes.cri",
+    "io.containerd.",
+    "io.katacontainers.",
+    "run.oci.",
+];
+
 fn metadata(vmi: &VirtualMachineInstance) -> ObjectMeta {
     let uid = vmi.metadata.uid.clone().unwrap_or_default();
     let vmi_name = vmi.metadata.name.clone().unwrap_or_default();
@@ -244,7 +260,7 @@ fn metadata(vmi: &VirtualMachineInstance) -> ObjectMeta {
         labels.insert(names::DEPRECATED_VIRTUAL_MACHINE_NAME_LABEL.into(), vmi_name.clone());
     }
     let mut annotations = vmi.metadata.annotations.clone().unwrap_or_default();
-    annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    annotations.retain(|name, _| !NOT_COPIED.iter().any(|prefix| name.starts_with(prefix)));
     annotations.insert(names::DOMAIN_ANNOTATION.into(), vmi_name.clone());
     if let Some(networks) = crate::network::annotation(vmi) {
         annotations.insert(crate::network::NETWORKS_ANNOTATION.into(), networks);
@@ -450,4 +466,69 @@ fn some(text: &str) -> Option<String> {
 
 fn some_vec<T: Clone>(items: &[T]) -> Option<Vec<T>> {
     (!items.is_empty()).then(|| items.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn vmi(annotations: Value, spec: Value) -> VirtualMachineInstance {
+        let metadata = json!({ "name": "a", "namespace": "n", "uid": "u", "annotations": annotations });
+        serde_json::from_value(json!({ "metadata": metadata, "spec": spec })).unwrap()
+    }
+
+    #[test]
+    fn annotations_of_a_vm_do_not_say_who_made_its_pod_or_how_it_is_confined() {
+        let evil = json!({
+            names::CREATED_BY: names::UP_USER,
+            "k8s.v1.cni.cncf.io/networks": "other-tenant/secret",
+            "container.apparmor.security.beta.kubernetes.io/compute": "unconfined",
+            "seccomp.security.alpha.kubernetes.io/pod": "unconfined",
+            "container.seccomp.security.alpha.kubernetes.io/compute": "unconfined",
+            "io.kubernetes.cri-o.Devices": "/dev/sda",
+            "run.oci.keep_original_groups": "1",
+            "io.katacontainers.config.hypervisor.path": "/bin/sh",
+            "example.com/mine": "kept",
+        });
+        let annotations = render(&vmi(evil, json!({ "domain": {} })), &Config::default()).metadata.annotations.unwrap();
+        let names: Vec<&str> = annotations.keys().map(String::as_str).collect();
+        assert_eq!(names, ["example.com/mine", "kubectl.kubernetes.io/default-container", names::DOMAIN_ANNOTATION]);
+    }
+
+    #[test]
+    fn nothing_that_a_vms_owner_writes_mounts_a_path_of_the_host() {
+        let host_disk = json!({ "path": "/etc/shadow", "type": "DiskOrCreate", "capacity": "1Gi" });
+        let spec = |hypervisor: &str| {
+            json!({
+                "hypervisor": hypervisor,
+                "domain": {
+                    "devices": { "filesystems": [{ "name": "c", "virtiofs": {} }], "downwardMetrics": {} },
+                    "firmware": { "kernelBoot": { "container": { "image": "../../../../etc", "kernelPath": "/etc/shadow" } } },
+                },
+                "accessCredentials": [{ "sshPublicKey": { "source": { "secret": { "secretName": "../x" } },
+                    "propagationMethod": { "noCloud": {} } } }],
+                "volumes": [
+                    { "name": "h", "hostDisk": host_disk },
+                    { "name": "i", "containerDisk": { "image": "/etc", "path": "/etc/shadow" } },
+                    { "name": "c", "persistentVolumeClaim": { "claimName": "../../../etc" } },
+                    { "name": "s", "sysprep": { "secret": { "name": "/etc" } } },
+                    { "name": "m", "downwardMetrics": {} },
+                ],
+            })
+        };
+        let host_paths = |hypervisor: &str, host_disks: bool| {
+            let pod = render(&vmi(json!({}), spec(hypervisor)), &Config { host_disks, ..Default::default() });
+            let spec = pod.spec.unwrap();
+            assert!(spec.host_network.is_none() && spec.host_pid.is_none() && spec.host_ipc.is_none());
+            let volumes = spec.volumes.unwrap_or_default();
+            volumes.into_iter().filter_map(|volume| Some(volume.host_path?.path)).collect::<Vec<_>>()
+        };
+        let none = Vec::<String>::new();
+        assert_eq!(host_paths("qemu", false), none);
+        assert_eq!(host_paths("lxc", false), none);
+        // What the cluster's administrator opened, and for drivers without root only.
+        assert_eq!(host_paths("qemu", true), ["/etc"]);
+        assert_eq!(host_paths("lxc", true), none);
+    }
 }

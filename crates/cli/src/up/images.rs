@@ -193,10 +193,14 @@ pub fn read_registries(path: Option<&Path>) -> Result<Registries> {
     serde_saphyr::from_str(&text).with_context(|| format!("{} does not describe registries", path.display()))
 }
 
+pub fn cache(images: &Path) -> PathBuf {
+    images.join("cache")
+}
+
 /// Where importers keep images for each other. They run as the user of VMs.
 pub fn make_cache(images: &Path) -> Result<PathBuf> {
     const OWNER: u32 = 107;
-    let cache = images.join("cache");
+    let cache = cache(images);
     fs::create_dir_all(&cache)?;
     std::os::unix::fs::chown(&cache, Some(OWNER), Some(OWNER))?;
     Ok(cache)

@@ -14,6 +14,7 @@ pub mod objects;
 pub mod paths;
 pub mod pki;
 pub mod probe;
+mod program_files;
 mod programs;
 pub mod revocations;
 mod services;
@@ -163,7 +164,11 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     let paths = Paths::new(&arguments.host.data_dir)?;
     let _lock = lock(&paths).await?;
     let pki = Pki::open(&paths.data_dir)?;
-    let programs = programs::install(&paths)?;
+    // Beside the start of the API: the first time, files are copied and read.
+    let installing = {
+        let paths = paths.clone();
+        tokio::task::spawn_blocking(move || programs::install(&paths))
+    };
     // What it says counts when an image is pulled; that it says something wrong is told now.
     images::read_registries(arguments.registries.as_deref())?;
     let image_cache = images::make_cache(&paths.images())?;
@@ -241,6 +246,7 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     let keeper = certificates.clone();
     tokio::spawn(async move { keeper.keep().await });
 
+    let programs = Arc::new(installing.await??);
     let settings =
         ferrovirt_controller::Settings { launcher_image: programs.launcher_image.clone(), component_image: None };
     let metrics = ferrovirt_controller::Metrics::default();
@@ -310,6 +316,7 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         tracing::warn!(node = node_name, "the node is not schedulable yet; VMs wait for it");
     }
     ready.store(true, Ordering::Release);
+    tokio::spawn(programs.clone().collect(client("up"), paths.clone()));
     tracing::info!(api = %server_url, data_dir = %paths.data_dir.display(), "ready after {} ms", started.elapsed().as_millis());
 
     let down = tokio::select! {

@@ -13,6 +13,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use ferrovirt_beneath::Dir;
 use ferrovirt_machine::hypervisor::{self, Hypervisor};
 use ferrovirt_node::Hypervisors;
 use k8s_openapi::api::core::v1::Pod;
@@ -94,7 +95,9 @@ impl Probe<'_> {
             true => self.paths.capabilities(),
             false => self.paths.capabilities().join(self.driver.name()),
         };
-        if fs::read_to_string(directory.join(KEY)).is_ok_and(|known| known == key) {
+        // The directory is the user's that VMs run as: what is in it is found without links, and is a file or nothing.
+        let known = Dir::open(&directory).and_then(|directory| directory.read_file(KEY, key.len() as u64));
+        if known.is_ok_and(|known| known == key.as_bytes()) {
             return Ok(());
         }
         let name = format!("{NAME}-{}", self.driver.name());
@@ -107,7 +110,7 @@ impl Probe<'_> {
         let ended = await_condition(pods.clone(), &name, |pod: Option<&Pod>| phase(pod) != Phase::Going).await?;
         let outcome = phase(ended.as_ref());
         if outcome == Phase::Succeeded {
-            fs::write(scratch.join(KEY), key)?;
+            Dir::open(&scratch)?.write_file(KEY, key.as_bytes(), 0o644)?;
             let _ = fs::remove_dir_all(&directory);
             fs::create_dir_all(directory.parent().unwrap_or(&directory))?;
             fs::rename(&scratch, &directory)?;

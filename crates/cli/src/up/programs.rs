@@ -1,16 +1,18 @@
-//! The programs that pods run, as versioned copies: an upgrade of the installed files never touches a running VM.
+//! The programs that pods run, as copies that are known by their digest: an upgrade of the installed files never touches a running VM, and
+//! a pod runs what its image says and nothing else.
 
 use std::{
-    fs,
-    hash::{DefaultHasher, Hasher},
-    os::unix::fs::{MetadataExt, PermissionsExt},
+    collections::BTreeSet,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use anyhow::{Context, Result, bail};
+use ferrovirt_node_lite::{makers::default_creators, programs::Kind};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, Client, api::ListParams};
 
-use super::{images, paths::Paths};
+use super::{images, paths::Paths, program_files::ProgramFiles};
 
 /// Where launchers find what libvirt knows of QEMU.
 const CAPABILITIES: &str = "/var/lib/ferrovirt/capabilities";
@@ -20,31 +22,48 @@ const VIRTIOFSD: &str = "/var/lib/ferrovirt/virtiofsd";
 pub struct Programs {
     /// Runs `pod-shim` and `pod-init`.
     pub shim: PathBuf,
-    pub launcher: PathBuf,
     pub launcher_image: String,
     /// Serves directories to guests. Without it, launchers look for the distribution's.
     pub virtiofsd: Option<PathBuf>,
-    /// Runs importers.
-    pub tools: PathBuf,
+    /// Importers run from it.
     pub tools_image: String,
+    files: ProgramFiles,
 }
 
 /// Copies this program and the launcher into the data directory, unless these very files are there.
 pub fn install(paths: &Paths) -> Result<Programs> {
     let own = std::env::current_exe().context("cannot find this program's own file")?;
-    let launcher = find_launcher(&own)?;
-    let directory = paths.data_dir.join("bin");
-    fs::create_dir_all(&directory)?;
-    // uid 107 must be able to reach and run the launcher, and nothing else below the data directory.
-    fs::set_permissions(&directory, fs::Permissions::from_mode(0o711))?;
+    let mut files = ProgramFiles::open(&paths.data_dir.join("bin"))?;
+    let shim = files.install(&find_shim(&own), "ferrovirt-shim")?.path;
+    let launcher = files.install(&find_launcher(&own)?, Kind::Launcher.stem())?;
+    let virtiofsd = find_virtiofsd(&own).map(|found| files.install(&found, "virtiofsd")).transpose()?;
+    let tools = files.install(&own, Kind::Tools.stem())?;
+    files.save()?;
     Ok(Programs {
-        shim: copy(&find_shim(&own), &directory, "ferrovirt-shim")?,
-        launcher: copy(&launcher, &directory, "ferrovirt-launcher")?,
-        launcher_image: format!("ferrovirt-launcher:{}", env!("CARGO_PKG_VERSION")),
-        virtiofsd: find_virtiofsd(&own).map(|found| keep(&found, &directory, "virtiofsd")).transpose()?,
-        tools: keep(&own, &directory, "ferrovirt")?,
-        tools_image: format!("ferrovirt:{}", env!("CARGO_PKG_VERSION")),
+        shim,
+        launcher_image: format!("{}@sha256:{}", Kind::Launcher.stem(), launcher.sha256),
+        virtiofsd: virtiofsd.map(|installed| installed.path),
+        tools_image: format!("{}@sha256:{}", Kind::Tools.stem(), tools.sha256),
+        files,
     })
+}
+
+impl Programs {
+    /// Removes the programs of earlier versions that no pod needs any more.
+    pub async fn collect(self: Arc<Self>, client: Client, paths: Paths) {
+        let result = async {
+            let pods = Api::<Pod>::all(client).list(&ListParams::default()).await?;
+            let containers = pods.items.into_iter().filter_map(|pod| pod.spec).flat_map(|spec| spec.containers);
+            let images: BTreeSet<String> = containers.filter_map(|container| container.image).collect();
+            tokio::task::spawn_blocking(move || anyhow::Ok(self.files.collect(&images, &paths.data_dir.join("pods"))?))
+                .await?
+        };
+        match result.await {
+            Ok(removed) if removed.is_empty() => {}
+            Ok(removed) => tracing::info!(?removed, "removed programs of earlier versions"),
+            Err(error) => tracing::warn!(error = format!("{error:#}"), "cannot remove programs of earlier versions"),
+        }
+    }
 }
 
 fn find_launcher(own: &Path) -> Result<PathBuf> {
@@ -67,39 +86,6 @@ fn find_shim(own: &Path) -> PathBuf {
 fn find_virtiofsd(own: &Path) -> Option<PathBuf> {
     let named = std::env::var_os("FERROVIRT_VIRTIOFSD").map(PathBuf::from);
     Some(named.unwrap_or_else(|| own.with_file_name("ferrovirt-virtiofsd"))).filter(|path| path.exists())
-}
-
-/// A large program, without reading it: a link where that is possible. Upgrades replace files, they do not write into them.
-fn keep(source: &Path, directory: &Path, name: &str) -> Result<PathBuf> {
-    let metadata = fs::metadata(source).with_context(|| format!("cannot read {}", source.display()))?;
-    let mut hasher = DefaultHasher::new();
-    for number in
-        [metadata.len(), metadata.ino(), metadata.mtime().cast_unsigned(), metadata.mtime_nsec().cast_unsigned()]
-    {
-        hasher.write_u64(number);
-    }
-    let target = directory.join(format!("{name}-{}-{:016x}", env!("CARGO_PKG_VERSION"), hasher.finish()));
-    if !target.exists() && fs::hard_link(source, &target).is_err() {
-        let temporary = target.with_extension("new");
-        fs::copy(source, &temporary)?;
-        fs::set_permissions(&temporary, fs::Permissions::from_mode(0o755))?;
-        fs::rename(&temporary, &target)?;
-    }
-    Ok(target)
-}
-
-fn copy(source: &Path, directory: &Path, name: &str) -> Result<PathBuf> {
-    let content = fs::read(source).with_context(|| format!("cannot read {}", source.display()))?;
-    let mut hasher = DefaultHasher::new();
-    hasher.write(&content);
-    let target = directory.join(format!("{name}-{}-{:016x}", env!("CARGO_PKG_VERSION"), hasher.finish()));
-    if !target.exists() {
-        let temporary = target.with_extension("new");
-        fs::write(&temporary, content)?;
-        fs::set_permissions(&temporary, fs::Permissions::from_mode(0o755))?;
-        fs::rename(&temporary, &target)?;
-    }
-    Ok(target)
 }
 
 pub fn node_config(
@@ -130,8 +116,9 @@ pub fn node_config(
         }),
         external_ips: vec![],
         self_exe: programs.shim.clone(),
-        launcher_exe: programs.launcher.clone(),
-        tools_exe: programs.tools.clone(),
+        program_dir: programs.files.directory().to_owned(),
+        creators: default_creators(),
+        shared_dirs: vec![images::cache(&paths.images())],
         image_mounts,
         image_env,
         cni_plugin_dirs: ferrovirt_node_lite::default_cni_plugin_dirs(),
@@ -145,8 +132,10 @@ mod tests {
     #[test]
     fn the_node_runs_the_launchers_of_every_hypervisor() {
         for driver in ferrovirt_machine::hypervisor::drivers() {
-            let image = ferrovirt_plan::pod::launcher_image("ferrovirt-launcher:1", driver.name());
-            assert!(ferrovirt_node_lite::podspec::is_own_image(&image), "{image}");
+            let common = format!("ferrovirt-launcher@sha256:{}", "0".repeat(64));
+            let image = ferrovirt_plan::pod::launcher_image(&common, driver.name());
+            let known = ferrovirt_node_lite::programs::Image::parse(&image).map(|image| image.kind);
+            assert_eq!(known, Some(ferrovirt_node_lite::programs::Kind::Launcher), "{image}");
         }
     }
 }

@@ -109,9 +109,8 @@ impl FakeApi {
             Method::GET if query.contains("watch=") => self.watch(last, &query),
             Method::GET if ["pods", "nodes", "networkpolicies", "namespaces"].contains(&last) => {
                 let state = self.state.lock().unwrap();
-                let wanted = collection(last);
                 let items: Vec<&Value> =
-                    state.objects.iter().filter(|(path, _)| path.contains(&wanted)).map(|(_, object)| object).collect();
+                    state.objects.iter().filter(|(path, _)| is_of(path, last)).map(|(_, object)| object).collect();
                 reply(
                     200,
                     &json!({"apiVersion": "v1", "kind": "List", "items": items,
@@ -156,7 +155,7 @@ impl FakeApi {
     }
 
     fn watch(&self, plural: &str, query: &str) -> Response<Reply> {
-        let wanted = collection(plural);
+        let wanted = plural.to_owned();
         let from = query.split('&').find_map(|pair| pair.strip_prefix("resourceVersion=")?.parse::<u64>().ok());
         let state = self.state.lock().unwrap();
         // What happened between the list and now comes first, as its latest state.
@@ -165,7 +164,7 @@ impl FakeApi {
             .iter()
             .filter(|(path, object)| {
                 let revision = object["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok());
-                path.contains(&wanted) && revision > from
+                is_of(path, &wanted) && revision > from
             })
             .map(|(_, object)| json!({"type": "MODIFIED", "object": object}).to_string())
             .collect();
@@ -179,7 +178,7 @@ impl FakeApi {
                 }
                 loop {
                     let (path, line) = changes.recv().await.ok()?;
-                    if path.contains(&wanted) {
+                    if is_of(&path, &wanted) {
                         return Some((line, (missed, changes)));
                     }
                 }
@@ -192,9 +191,9 @@ impl FakeApi {
     }
 }
 
-/// What the paths of a collection's objects have in common. There are no namespaces, only what is in them.
-fn collection(plural: &str) -> String {
-    if plural == "namespaces" { "/namespaces//".into() } else { format!("/{plural}/") }
+/// Whether an object's path is one of this resource.
+fn is_of(path: &str, plural: &str) -> bool {
+    path.rsplit('/').nth(1) == Some(plural)
 }
 
 fn merge(target: &mut Value, patch: &Value) {
