@@ -291,6 +291,42 @@ mod tests {
     }
 
     #[test]
+    fn no_bytes_of_a_guest_end_the_server() {
+        // Counts that do not fit into a number when they are added up.
+        let mut counts = query("a", A, Some(4096));
+        counts[6..12].fill(0xff);
+        let _ = Question::parse(&counts);
+        let records: Vec<Record> = (0..200)
+            .map(|n| Record {
+                name: format!("n{n}.cluster.local"),
+                data: Data::Srv { port: n, target: "t".repeat(70) },
+            })
+            .collect();
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = |below: usize| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            (random % below as u64) as usize
+        };
+        for _ in 0..20_000 {
+            let mut bytes = query("web.default.svc.cluster.local", SRV, Some(1232));
+            for _ in 0..=next(6) {
+                let at = next(bytes.len());
+                bytes[at] = next(256) as u8;
+            }
+            bytes.truncate(1 + next(bytes.len()));
+            if let Ok(question) = Question::parse(&bytes) {
+                for (udp, most) in [(true, LARGE), (false, usize::from(u16::MAX))] {
+                    for records in [&records[..], &[]] {
+                        assert!(question.answer(NO_ERROR, records, udp).len() <= most.max(SMALL), "{bytes:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
     fn nonsense_is_refused_or_ignored() {
         assert_eq!(Question::parse(&[1, 2, 3]), Err(Malformed::Ignore));
         let mut answer = query("a", A, None);
