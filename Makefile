@@ -12,7 +12,7 @@ export FERROVIRT_BIN_DIR ?= $(CARGO_TARGET_DIR)/dist
 export FERROVIRT_GUEST_DIR ?= $(FERROVIRT_CACHE)/guest
 export PREFIX ?= /usr/local
 
-.PHONY: help up down deps build image debian-image clients test lint bench bench-api bench-console bench-disk bench-net bench-scale nightly selftest-debian13 images conformance client-matrix differential kubernetes-up kubernetes-down e2e-kubernetes bench-kubernetes deny gen
+.PHONY: help up down deps build fuzz image debian-image clients test lint bench bench-api bench-console bench-disk bench-net bench-scale nightly selftest-debian13 images conformance client-matrix differential kubernetes-up kubernetes-down e2e-kubernetes bench-kubernetes deny gen
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -71,9 +71,13 @@ bench-disk: deps build image ## measure imports, clones and guests' disks agains
 bench-net: deps build image ## measure iperf3 between guests against raw QEMU on a bridge
 	cargo run --release --package ferrovirt-e2e --bin bench_net
 
+fuzz: deps ## libFuzzer on what parses foreign bytes (FUZZ_SECONDS each, FUZZ_TARGETS="dhcp dns" for some)
+	@scripts/fuzz.sh
+
 nightly: deps build debian-image clients deny ## the long forms: fuzzing, hundreds of crash rounds, the launcher on Debian 13
 	FERROVIRT_LONG=1 PROPTEST_CASES=20000 cargo test --workspace
 	scripts/selftest-debian13.sh
+	scripts/fuzz.sh
 
 selftest-debian13: build ## the launcher on Debian 13: selftests without Kubernetes, and libvirt's ch driver
 	@scripts/selftest-debian13.sh
