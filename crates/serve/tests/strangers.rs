@@ -262,7 +262,10 @@ async fn a_body_that_stalls_is_given_up() {
     stream.write_all(b"POST /take HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc").await.unwrap();
     assert!(ended(&mut stream).await.contains("408"));
     let mut stream = TcpStream::connect(served.address).await.unwrap();
-    stream.write_all(b"POST /take HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc").await.unwrap();
+    stream
+        .write_all(b"POST /take HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc")
+        .await
+        .unwrap();
     assert!(ended(&mut stream).await.ends_with('3'));
 }
 
