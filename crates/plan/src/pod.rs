@@ -245,6 +245,10 @@ fn metadata(vmi: &VirtualMachineInstance) -> ObjectMeta {
     }
     let mut annotations = vmi.metadata.annotations.clone().unwrap_or_default();
     annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    // Its networks are those of the spec, each of which was judged by what its writer may use.
+    for key in crate::network::ASKING_ANNOTATIONS {
+        annotations.remove(key);
+    }
     annotations.insert(names::DOMAIN_ANNOTATION.into(), vmi_name.clone());
     if let Some(networks) = crate::network::annotation(vmi) {
         annotations.insert(crate::network::NETWORKS_ANNOTATION.into(), networks);
