@@ -76,6 +76,9 @@ pub struct UpArgs {
     /// How long the certificates of this host hold, such as 8760h; they are renewed in time, without a restart
     #[arg(long, value_name = "DURATION", default_value = "8760h", value_parser = kubeconfig::lifetime)]
     certificate_lifetime: time::Duration,
+    /// Networks that Services may take externalIPs from, such as 192.0.2.0/24 [default: none]
+    #[arg(long, value_name = "NETWORK", value_delimiter = ',')]
+    external_ips: Vec<ferrovirt_apiserver::Network>,
     /// A file that says which registries have mirrors or are insecure
     #[arg(long, value_name = "FILE")]
     registries: Option<std::path::PathBuf>,
@@ -199,6 +202,10 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         static_tokens: static_tokens(arguments.token_file.as_deref())?,
         service_network: paths.service_network(),
         pod_makers: objects::pod_makers(),
+        external_addresses: ferrovirt_apiserver::ExternalAddresses {
+            allowed: arguments.external_ips.clone(),
+            reserved: paths.pod_networks()?,
+        },
         ..Default::default()
     })
     .await
