@@ -226,6 +226,6 @@ mod tests {
         }
         assert!(special("192.0.2.1".parse().unwrap()).is_none());
         assert!(is_of_this_machine("127.0.0.1".parse().unwrap()));
-        assert!(!is_of_this_machine("192.0.2.1".parse().unwrap()));
+        assert!(!is_of_this_machine("198.51.100.1".parse().unwrap()));
     }
 }

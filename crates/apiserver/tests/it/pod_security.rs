@@ -13,7 +13,7 @@ const CONTROLLER: &str = "system:serviceaccount:kubevirt:kubevirt-controller";
 
 async fn start() -> (Server, Client) {
     let external_addresses = ExternalAddresses {
-        allowed: ["192.0.2.0/24", "127.0.0.0/8", "10.0.0.0/8"].iter().map(|n| n.parse().unwrap()).collect(),
+        allowed: ["198.51.100.0/24", "127.0.0.0/8", "10.0.0.0/8"].iter().map(|n| n.parse().unwrap()).collect(),
         reserved: vec!["10.99.0.0/24".parse().unwrap()],
     };
     let config = Config { pod_makers: vec![CONTROLLER.into()], external_addresses, ..Config::default() };
@@ -172,7 +172,7 @@ async fn external_addresses_take_nobodys_traffic() {
     let (server, mallory) = start().await;
     let service = |name: &str, ips: &[&str]| json!({"metadata": {"name": name}, "spec": {"ports": [{"port": 80}], "selector": {"a": "b"}, "externalIPs": ips}});
     for address in [
-        "198.51.100.1",
+        "203.0.113.1",
         "127.0.0.1",
         "127.0.0.53",
         "::1",
@@ -187,10 +187,10 @@ async fn external_addresses_take_nobodys_traffic() {
         let expected = "services \"attack\" is forbidden: Use of external IPs is denied by admission control.";
         assert!(message.starts_with(expected) && message.contains(address), "{message}");
     }
-    mallory.post(SERVICES, &service("good", &["192.0.2.1", "192.0.2.2"])).await.expect(201);
+    mallory.post(SERVICES, &service("good", &["198.51.100.1", "198.51.100.2"])).await.expect(201);
     let item = format!("{SERVICES}/good");
-    mallory.merge(&item, &json!({"spec": {"externalIPs": ["192.0.2.1", "127.0.0.1"]}})).await.expect(403);
-    mallory.merge(&item, &json!({"spec": {"externalIPs": ["192.0.2.2"]}})).await.expect(200);
+    mallory.merge(&item, &json!({"spec": {"externalIPs": ["198.51.100.1", "127.0.0.1"]}})).await.expect(403);
+    mallory.merge(&item, &json!({"spec": {"externalIPs": ["198.51.100.2"]}})).await.expect(200);
     // The same by way of what a load balancer would say, and of endpoints: editors have no right to either.
     let ingress = json!({"status": {"loadBalancer": {"ingress": [{"ip": "127.0.0.1"}]}}});
     mallory.merge(&format!("{item}/status"), &ingress).await.expect(403);
