@@ -338,7 +338,8 @@ fn traffic_of_others_is_not_taken(host: &Host) -> Result<()> {
         })
     };
     for address in ["127.0.0.1", "169.254.169.254", "0.0.0.0", "224.0.0.1"] {
-        mallory.refused(&format!("an endpoint at {address}"), &slice(address), &["addresses"])?;
+        // `edit` has no right on endpoints at all, as upstream since CVE-2021-25740.
+        mallory.refused(&format!("an endpoint at {address}"), &slice(address), &["endpointslices", "forbidden"])?;
     }
     let networks = json!([{ "name": "n", "multus": { "networkName": "kubevirt/any" } }]);
     let mut vm = manifest::plain_vm("other-net", "Halted");

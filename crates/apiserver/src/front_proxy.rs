@@ -110,20 +110,8 @@ pub async fn pass_on(
 }
 
 /// Replaces whatever a client claims to be by what it is.
-fn identify(headers: &mut HeaderMap, user: &User) {
-    let claimed: Vec<HeaderName> = headers
-        .keys()
-        .filter(|name| {
-            // Some servers take an underscore for a dash.
-            let name = name.as_str().replace('_', "-");
-            name.starts_with("x-remote-") || name.starts_with("impersonate-")
-        })
-        .cloned()
-        .collect();
-    for name in claimed {
-        headers.remove(name);
-    }
-    headers.remove(header::AUTHORIZATION);
+pub fn identify(headers: &mut HeaderMap, user: &User) {
+    identify_nobody(headers);
     let mut add = |name: &str, value: &str| {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::from_str(value)) {
             headers.append(name, value);
@@ -143,10 +131,43 @@ fn identify(headers: &mut HeaderMap, user: &User) {
     }
 }
 
+/// Removes whatever a client claims to be.
+pub fn identify_nobody(headers: &mut HeaderMap) {
+    let claimed: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| {
+            // Some servers take an underscore for a dash.
+            let name = name.as_str().replace('_', "-");
+            name.starts_with("x-remote-") || name.starts_with("impersonate-")
+        })
+        .cloned()
+        .collect();
+    for name in claimed {
+        headers.remove(name);
+    }
+    headers.remove(header::AUTHORIZATION);
+}
+
 /// A key of `extra` as part of a header's name: what such a name cannot hold is percent-encoded.
 fn escaped(key: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&byte);
     key.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
+/// The key that a part of a header's name stands for.
+pub fn unescaped(key: &str) -> String {
+    let bytes = key.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let [first, tail @ ..] = rest {
+        let decoded = tail.get(..2).filter(|_| *first == b'%').and_then(|two| {
+            let digits = std::str::from_utf8(two).ok().filter(|two| two.bytes().all(|b| b.is_ascii_hexdigit()))?;
+            u8::from_str_radix(digits, 16).ok()
+        });
+        out.push(decoded.unwrap_or(*first));
+        rest = if decoded.is_some() { &tail[2..] } else { tail };
+    }
+    String::from_utf8(out).unwrap_or_else(|_| key.to_owned())
 }
 
 fn remove_hop_by_hop(headers: &mut HeaderMap) {

@@ -37,13 +37,13 @@ mod status;
 mod storage;
 mod tokens;
 
-pub use ferrovirt_serve::Limits;
-
+pub use admission::addresses::{ExternalAddresses, Network, NetworkError};
 pub use admission::maker::CREATED_BY;
 pub use audit::{Policy as AuditPolicy, PolicyError as AuditPolicyError, Rotation as AuditRotation};
 pub use authn::{CredentialExpiry, StaticTokens, TokenFileError, User};
 pub use fairness::Shares;
-pub use front_proxy::FrontProxy;
+pub use ferrovirt_serve::Limits;
+pub use front_proxy::{FrontProxy, identify, identify_nobody};
 pub use http::body::{Body, BoxError};
 pub use http::certificate::ServingCertificate;
 pub use http::request::Query;

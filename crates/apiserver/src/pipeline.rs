@@ -3,6 +3,7 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
 
+use ferrovirt_schema::names;
 use ferrovirt_serve::{Guest, TooMany};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -22,7 +23,7 @@ use crate::rest::{self, Call};
 use crate::server::{self, Server};
 use crate::status::ApiError;
 use crate::tokens::{self, ISSUER};
-use crate::{discovery, fairness, openapi};
+use crate::{discovery, fairness, front_proxy, openapi};
 
 /// What Go's server says of a path that nobody serves.
 const NOT_FOUND: &str = "404 page not found\n";
@@ -170,7 +171,7 @@ fn impersonate(server: &Server, user: User, headers: &HeaderMap) -> Result<User,
         server.rbac.authorize(&server.store, Attributes { user: &user, verb: "impersonate", on })
     };
     let mut acting = User { name: name.clone(), ..User::default() };
-    match name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':')) {
+    match service_account(&name) {
         Some((namespace, account)) => {
             check("", "serviceaccounts", "", namespace, account)?;
             acting.groups = vec!["system:serviceaccounts".into(), format!("system:serviceaccounts:{namespace}")];
@@ -191,14 +192,21 @@ fn impersonate(server: &Server, user: User, headers: &HeaderMap) -> Result<User,
     }
     for (header, value) in headers {
         if let (Some(key), Ok(value)) = (header.as_str().strip_prefix("impersonate-extra-"), value.to_str()) {
-            check("authentication.k8s.io", "userextras", key, "", value)?;
-            acting.extra.entry(key.to_owned()).or_default().push(value.to_owned());
+            let key = front_proxy::unescaped(key);
+            check("authentication.k8s.io", "userextras", &key, "", value)?;
+            acting.extra.entry(key).or_default().push(value.to_owned());
         }
     }
     if acting.name != "system:anonymous" && !acting.in_group(AUTHENTICATED) {
         acting.groups.push(AUTHENTICATED.to_owned());
     }
     Ok(acting)
+}
+
+/// Namespace and name of the account whose user name this is. A name that only looks like one is that of a plain user.
+fn service_account(user: &str) -> Option<(&str, &str)> {
+    let (namespace, name) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
+    (names::dns_label(namespace).is_empty() && names::dns_subdomain(name).is_empty()).then_some((namespace, name))
 }
 
 /// The delegated group version that a path belongs to.

@@ -16,6 +16,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::admission::addresses::ExternalAddresses;
 use crate::admission::{Policies, Webhooks};
 use crate::aggregation::Aggregation;
 use crate::audit::{Audit, Policy, Rotation};
@@ -79,6 +80,8 @@ pub struct Config {
     pub shares: Shares,
     /// Users whose pods are the system's own: nobody else changes them.
     pub pod_makers: Vec<String>,
+    /// What `externalIPs` of services may be.
+    pub external_addresses: ExternalAddresses,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -125,6 +128,7 @@ pub struct Server {
     pub service_turn: tokio::sync::Mutex<()>,
     pub service_network: rest::ServiceNetwork,
     pub pod_makers: Vec<String>,
+    pub external_addresses: ExternalAddresses,
     /// Puts evictions in order.
     pub eviction_turn: tokio::sync::Mutex<()>,
     pub stop: CancellationToken,
@@ -187,6 +191,7 @@ impl ApiServer {
             service_turn: tokio::sync::Mutex::default(),
             service_network: config.service_network,
             pod_makers: config.pod_makers.clone(),
+            external_addresses: config.external_addresses.clone(),
             eviction_turn: tokio::sync::Mutex::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -322,12 +327,37 @@ fn priority_classes() -> [Value; 2] {
 
 async fn create_absent(client: &Client, objects: &[Value]) -> Result<(), StartError> {
     let creations = objects.iter().map(|object| async move {
-        match client.create_if_absent(object).await {
-            Ok(_) => Ok(()),
-            Err(error) => Err(failed(object, &error)),
+        let current = client.create_if_absent(object).await.map_err(|error| failed(object, &error))?;
+        match current.and_then(|current| with_rules_of(current, object)) {
+            Some(changed) => client.update(&changed).await.map(drop).map_err(|error| failed(object, &error)),
+            None => Ok(()),
         }
     });
     futures::future::try_join_all(creations).await.map(|_| ())
+}
+
+/// A role of an earlier version with the rules and a binding with the subjects that it has not got yet, unless somebody
+/// said that they want neither. What others added stays.
+fn with_rules_of(mut current: Value, wanted: &Value) -> Option<Value> {
+    let kept = object::at(&current, &["metadata", "annotations", "rbac.authorization.kubernetes.io/autoupdate"]);
+    let bound = current.get("roleRef").is_some_and(|role| role["name"] != wanted["roleRef"]["name"]);
+    let aggregated = wanted.get("aggregationRule").is_some();
+    if !object::text(wanted, &["apiVersion"]).starts_with("rbac.")
+        || kept == Some(&json!("false"))
+        || bound
+        || aggregated
+    {
+        return None;
+    }
+    let key = if wanted.get("roleRef").is_some() { "subjects" } else { "rules" };
+    let had = current[key].as_array().cloned().unwrap_or_default();
+    let has = |item: &Value| had.iter().any(|known| contains(known, item));
+    let missing: Vec<Value> = wanted[key].as_array().into_iter().flatten().filter(|item| !has(item)).cloned().collect();
+    if missing.is_empty() {
+        return None;
+    }
+    current[key] = had.into_iter().chain(missing).collect();
+    Some(current)
 }
 
 /// Creates a config map, or brings its data up to date.

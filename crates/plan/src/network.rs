@@ -8,6 +8,8 @@ use sha2::{Digest, Sha256};
 
 /// What Multus, and `node-lite` like it, reads from a pod.
 pub const NETWORKS_ANNOTATION: &str = "k8s.v1.cni.cncf.io/networks";
+/// What a pod asks for networks with, or for another one than the cluster's own.
+pub const ASKING_ANNOTATIONS: [&str; 2] = [NETWORKS_ANNOTATION, "v1.multus-cni.io/default-network"];
 /// The pod's own interface, as CNI names it.
 pub const POD_INTERFACE: &str = "eth0";
 
@@ -87,5 +89,24 @@ mod tests {
             ])
         );
         assert!(wanted[0]["interface"].as_str().unwrap().len() <= 15);
+    }
+
+    #[test]
+    fn a_network_of_another_namespace_is_not_attached_by_an_annotation() {
+        let mut vmi: VirtualMachineInstance = serde_json::from_value(json!({
+            "metadata": { "name": "a", "namespace": "team", "uid": "1", "annotations": {
+                NETWORKS_ANNOTATION: "kube-system/secret", "v1.multus-cni.io/default-network": "kube-system/secret", "mine": "kept",
+            } },
+            "spec": { "domain": { "devices": {} }, "networks": [{ "name": "default", "pod": {} }] },
+        }))
+        .unwrap();
+        let config = crate::pod::Config::default();
+        let annotations = crate::pod::render(&vmi, &config).metadata.annotations.unwrap();
+        assert!(ASKING_ANNOTATIONS.iter().all(|key| !annotations.contains_key(*key)), "{annotations:?}");
+        assert_eq!(annotations["mine"], "kept");
+        let lan = json!({ "name": "lan", "multus": { "networkName": "lan" } });
+        vmi.spec.networks.push(serde_json::from_value(lan).unwrap());
+        let annotations = crate::pod::render(&vmi, &config).metadata.annotations.unwrap();
+        assert!(annotations[NETWORKS_ANNOTATION].contains("\"namespace\":\"team\""), "{annotations:?}");
     }
 }

@@ -261,6 +261,8 @@ fn metadata(vmi: &VirtualMachineInstance) -> ObjectMeta {
     }
     let mut annotations = vmi.metadata.annotations.clone().unwrap_or_default();
     annotations.retain(|name, _| !NOT_COPIED.iter().any(|prefix| name.starts_with(prefix)));
+    // Its networks are those of the spec, each of which was judged by what its writer may use.
+    annotations.retain(|name, _| !crate::network::ASKING_ANNOTATIONS.contains(&name.as_str()));
     annotations.insert(names::DOMAIN_ANNOTATION.into(), vmi_name.clone());
     if let Some(networks) = crate::network::annotation(vmi) {
         annotations.insert(crate::network::NETWORKS_ANNOTATION.into(), networks);

@@ -313,13 +313,7 @@ fn register(cluster: &Cluster) {
 /// Puts the caller where a front proxy would.
 fn name_caller<B>(request: &mut http::Request<B>) {
     let Some(user) = request.extensions().get::<User>().cloned() else { return };
-    let headers = request.headers_mut();
-    let words = std::iter::once(("x-remote-user", &user.name)).chain(user.groups.iter().map(|g| ("x-remote-group", g)));
-    for (name, value) in words {
-        if let Ok(value) = http::HeaderValue::from_str(value) {
-            headers.append(name, value);
-        }
-    }
+    ferrovirt_apiserver::identify(request.headers_mut(), &user);
 }
 
 struct Agents(BTreeMap<String, Agent>);

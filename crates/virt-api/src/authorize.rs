@@ -49,6 +49,7 @@ pub(crate) async fn allowed(client: &Client, headers: &HeaderMap, target: &Targe
         spec: SubjectAccessReviewSpec {
             user: Some(user),
             groups: Some(values(headers, "x-remote-group")),
+            uid: first(headers, "x-remote-uid"),
             extra: Some(extra(headers)).filter(|extra| !extra.is_empty()),
             resource_attributes: Some(ResourceAttributes {
                 group: Some(GROUP.into()),

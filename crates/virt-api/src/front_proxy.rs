@@ -25,6 +25,9 @@ pub struct FrontProxy {
     pub allowed_names: Vec<String>,
     pub user_headers: Vec<String>,
     pub group_headers: Vec<String>,
+    pub uid_headers: Vec<String>,
+    /// What the names of headers with anything else about the caller begin with.
+    pub extra_prefixes: Vec<String>,
 }
 
 impl FrontProxy {
@@ -45,6 +48,8 @@ impl FrontProxy {
             allowed_names: list("requestheader-allowed-names")?,
             user_headers,
             group_headers: list("requestheader-group-headers")?,
+            uid_headers: list("requestheader-uid-headers")?,
+            extra_prefixes: list("requestheader-extra-headers-prefix")?,
         })
     }
 
@@ -62,6 +67,8 @@ impl FrontProxy {
             first.map(|name| headers.get_all(name.as_str()).iter().cloned().collect()).unwrap_or_default()
         };
         let (users, groups) = (take(headers, &self.user_headers), take(headers, &self.group_headers));
+        let uids = take(headers, &self.uid_headers);
+        let extra = self.extra(headers);
         let remote: Vec<HeaderName> =
             headers.keys().filter(|name| name.as_str().starts_with("x-remote-")).cloned().collect();
         for name in remote {
@@ -73,9 +80,25 @@ impl FrontProxy {
         if let Some(user) = users.into_iter().next() {
             headers.insert("x-remote-user", user);
         }
+        if let Some(uid) = uids.into_iter().next() {
+            headers.insert("x-remote-uid", uid);
+        }
         for group in groups {
             headers.append("x-remote-group", group);
         }
+        for (name, value) in extra {
+            headers.append(name, value);
+        }
+    }
+
+    /// What else the front proxy says, under the names that this service reads.
+    fn extra(&self, headers: &HeaderMap) -> Vec<(HeaderName, HeaderValue)> {
+        let prefixes: Vec<String> = self.extra_prefixes.iter().map(|prefix| prefix.to_lowercase()).collect();
+        let named = headers.iter().filter_map(|(name, value)| {
+            let key = prefixes.iter().find_map(|prefix| name.as_str().strip_prefix(prefix.as_str()))?;
+            Some((HeaderName::try_from(format!("x-remote-extra-{key}")).ok()?, value.clone()))
+        });
+        named.collect()
     }
 }
 
@@ -89,6 +112,8 @@ mod tests {
             allowed_names: vec!["front-proxy-client".into()],
             user_headers: vec!["X-Remote-User".into()],
             group_headers: vec!["X-Remote-Group".into()],
+            uid_headers: vec!["X-Remote-Uid".into()],
+            extra_prefixes: vec!["X-Remote-Extra-".into()],
         }
     }
 
@@ -99,11 +124,16 @@ mod tests {
         headers.append("x-remote-group", HeaderValue::from_static("one"));
         headers.append("x-remote-group", HeaderValue::from_static("two"));
         headers.insert("x-remote-extra-scopes", HeaderValue::from_static("all"));
+        headers.append("x-remote-extra-scopes", HeaderValue::from_static("more"));
+        headers.insert("x-remote-uid", HeaderValue::from_static("7"));
         let mut forged = headers.clone();
 
         proxy().identify(&mut headers, true);
         assert_eq!(headers["x-remote-user"], "alice");
         assert_eq!(headers.get_all("x-remote-group").iter().count(), 2);
+        assert_eq!(headers["x-remote-uid"], "7");
+        let scopes: Vec<_> = headers.get_all("x-remote-extra-scopes").iter().collect();
+        assert_eq!(scopes, ["all", "more"]);
 
         proxy().identify(&mut forged, false);
         assert!(forged.is_empty());

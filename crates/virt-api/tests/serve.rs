@@ -103,7 +103,8 @@ async fn get(address: std::net::SocketAddr, ca: &Ca, identity: Option<(String, S
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
     let request = Request::get(PATH).header("host", "virt-api").header("X-Remote-User", "alice");
-    let request = request.header("X-Remote-Group", "admins").body(Empty::<Bytes>::new()).unwrap();
+    let request = request.header("X-Remote-Group", "admins").header("X-Remote-Uid", "7");
+    let request = request.header("X-Remote-Extra-Acme.com%2fproject", "p").body(Empty::<Bytes>::new()).unwrap();
     sender.send_request(request).await.unwrap().status()
 }
 
@@ -116,6 +117,8 @@ async fn only_the_front_proxy_says_who_is_calling() {
         allowed_names: vec!["front-proxy-client".into()],
         user_headers: vec!["X-Remote-User".into()],
         group_headers: vec!["X-Remote-Group".into()],
+        uid_headers: vec!["X-Remote-Uid".into()],
+        extra_prefixes: vec!["X-Remote-Extra-".into()],
     };
     let (_keep, tls) = watch::channel(Tls::new(&certificate, &key, front_proxy).unwrap());
     let asked = Arc::new(Mutex::new(vec![]));
@@ -134,6 +137,7 @@ async fn only_the_front_proxy_says_who_is_calling() {
     assert_eq!(get(address, &serving_ca, Some(proxy)).await, StatusCode::FORBIDDEN);
     let asked = asked.lock().unwrap().clone();
     assert_eq!((&asked[0]["user"], &asked[0]["groups"]), (&json!("alice"), &json!(["admins"])));
+    assert_eq!((&asked[0]["uid"], &asked[0]["extra"]), (&json!("7"), &json!({"acme.com/project": ["p"]})));
 
     drop(stop);
     server.await.unwrap();

@@ -3,7 +3,7 @@
 //!
 //! Every new pod is stamped with the user that made it, after webhooks had their say, and keeps the stamp for as long as it is
 //! there. What such a pod is (its spec, and the metadata that parts of the system go by) is changed by its maker alone, or by
-//! who has root on nodes anyway: that is the right to create `pods/privileged`, as in [`super::privilege`].
+//! who has root on nodes anyway: that is the right to create `pods/privileged`, as in [`super::rights`].
 
 use serde_json::{Value, json};
 

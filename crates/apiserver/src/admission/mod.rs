@@ -1,13 +1,14 @@
 //! Admission: built-in rules, then mutating policies and webhooks, then (after validation) validating ones.
 
+pub mod addresses;
 pub mod limits;
 pub mod maker;
 mod matching;
+pub mod pod_security;
 pub mod pods;
 pub mod policy;
-pub mod privilege;
 pub mod quota;
-mod rights;
+pub mod rights;
 mod webhook;
 
 use serde_json::{Value, json};
@@ -76,7 +77,11 @@ pub fn namespace_lifecycle(call: &Call, object: &Value) -> Result<(), ApiError> 
     Err(error)
 }
 
-pub fn protect_namespaces(call: &Call) -> Result<(), ApiError> {
+/// What the system itself cannot do without.
+pub fn protect(call: &Call) -> Result<(), ApiError> {
+    if addresses::is_kept(call) {
+        return Err(ApiError::forbidden(call.resource.subject(call.name()), "this service may not be deleted"));
+    }
     if call.resource.special == Special::Namespace && PROTECTED.contains(&call.name()) {
         return Err(ApiError::forbidden(call.resource.subject(call.name()), "this namespace may not be deleted"));
     }

@@ -17,6 +17,8 @@ use crate::http::request::{RequestInfo, Target};
 use crate::status::{ApiError, Subject};
 use crate::storage::{Store, parse};
 
+const GROUP: &str = "rbac.authorization.k8s.io";
+
 /// Paths that need no identity.
 const PUBLIC_PATHS: &[&str] = &["/healthz", "/livez", "/readyz", "/version"];
 
@@ -156,16 +158,18 @@ impl Index {
             .collect();
         let mut index = Self::default();
         for binding in load("clusterrolebindings") {
-            if let Some(rules) = binding["roleRef"]["name"].as_str().and_then(|n| by_name.get(n)) {
+            if let Some(RoleRef::Cluster(name)) = RoleRef::of(&binding, "")
+                && let Some(rules) = by_name.get(name)
+            {
                 grant(&mut index.cluster, &binding, rules);
             }
         }
         for binding in load("rolebindings") {
             let namespace = namespace_of(&binding);
-            let name = binding["roleRef"]["name"].as_str().unwrap_or_default();
-            let rules = match binding["roleRef"]["kind"].as_str() {
-                Some("ClusterRole") => by_name.get(name),
-                _ => by_namespace.get(&(namespace, name)),
+            let rules = match RoleRef::of(&binding, namespace) {
+                Some(RoleRef::Cluster(name)) => by_name.get(name),
+                Some(RoleRef::Namespaced(namespace, name)) => by_namespace.get(&(namespace, name)),
+                None => None,
             };
             if let Some(rules) = rules {
                 grant(index.namespaced.entry(namespace.to_owned()).or_default(), &binding, rules);
@@ -175,15 +179,41 @@ impl Index {
     }
 }
 
-impl Index {
-    /// The rules of one role; of a cluster role if the namespace is empty. None if there is no such role.
-    fn rules_of(store: &Store, namespace: &str, name: &str) -> Option<Vec<Rule>> {
-        let load = |plural: &str| store.list(&format!("rbac.authorization.k8s.io/{plural}"), None).items;
-        if !namespace.is_empty() {
-            let key = ferrovirt_store::Key::new(namespace, name);
-            let role = store.get("rbac.authorization.k8s.io/roles", &key).and_then(|e| parse(&e).ok());
-            return role.map(|r| Rule::parse_all(&r["rules"]));
+/// The role that a binding is about. What it names exactly is what it gives: a role of its own namespace, or a cluster role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RoleRef<'a> {
+    Cluster(&'a str),
+    Namespaced(&'a str, &'a str),
+}
+
+impl<'a> RoleRef<'a> {
+    /// None if no role can be meant: another kind or group, or a namespaced role in a binding that has no namespace.
+    fn of(binding: &'a Value, namespace: &'a str) -> Option<Self> {
+        let reference = &binding["roleRef"];
+        let name = reference["name"].as_str().filter(|name| !name.is_empty())?;
+        if reference["apiGroup"].as_str() != Some(GROUP) {
+            return None;
         }
+        match reference["kind"].as_str()? {
+            "ClusterRole" => Some(Self::Cluster(name)),
+            "Role" if !namespace.is_empty() => Some(Self::Namespaced(namespace, name)),
+            _ => None,
+        }
+    }
+}
+
+impl Index {
+    /// The rules of one role. None if there is no such role.
+    fn rules_of(store: &Store, role: RoleRef<'_>) -> Option<Vec<Rule>> {
+        let load = |plural: &str| store.list(&format!("rbac.authorization.k8s.io/{plural}"), None).items;
+        let name = match role {
+            RoleRef::Cluster(name) => name,
+            RoleRef::Namespaced(namespace, name) => {
+                let key = ferrovirt_store::Key::new(namespace, name);
+                let role = store.get("rbac.authorization.k8s.io/roles", &key).and_then(|e| parse(&e).ok());
+                return role.map(|r| Rule::parse_all(&r["rules"]));
+            }
+        };
         let all: Vec<Value> = load("clusterroles").iter().filter_map(|e| parse(e).ok()).collect();
         let role = all.iter().find(|r| crate::object::name(r) == name);
         role.map(|r| effective_rules(r, &all))
@@ -250,6 +280,35 @@ fn forbidden(question: Attributes<'_>) -> ApiError {
                 question.verb
             );
             ApiError::forbidden(Subject { group, kind: resource, name }, &why)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_binding_gives_only_the_role_that_it_names() {
+        let binding =
+            |group: &str, kind: &str, name: &str| json!({"roleRef": {"apiGroup": group, "kind": kind, "name": name}});
+        let admin = "cluster-admin";
+        for (binding, namespace, expected) in [
+            (binding(GROUP, "ClusterRole", admin), "", Some(RoleRef::Cluster(admin))),
+            (binding(GROUP, "ClusterRole", admin), "a", Some(RoleRef::Cluster(admin))),
+            (binding(GROUP, "Role", admin), "a", Some(RoleRef::Namespaced("a", admin))),
+            // A namespaced role outside of any namespace is none, whatever cluster role has its name.
+            (binding(GROUP, "Role", admin), "", None),
+            (binding(GROUP, "", admin), "", None),
+            (binding(GROUP, "", admin), "a", None),
+            (binding(GROUP, "clusterrole", admin), "", None),
+            (binding("", "ClusterRole", admin), "", None),
+            (binding("example.com", "ClusterRole", admin), "", None),
+            (binding(GROUP, "ClusterRole", ""), "", None),
+            (json!({}), "", None),
+        ] {
+            assert_eq!(RoleRef::of(&binding, namespace), expected, "{binding} in {namespace:?}");
         }
     }
 }

@@ -8,6 +8,8 @@ use super::amount_rules;
 use crate::object::{at, strings, text};
 use crate::registry::Resource;
 
+const RBAC: &str = "rbac.authorization.k8s.io";
+
 /// All data of a ConfigMap or Secret together.
 const MAX_DATA: usize = 1024 * 1024;
 /// Priorities above this belong to the system.
@@ -405,18 +407,49 @@ fn binding(binding: &Value) -> Vec<Cause> {
     if text(binding, &["roleRef", "name"]).is_empty() {
         causes.push(Cause::required("roleRef.name", ""));
     }
-    let kind = text(binding, &["roleRef", "kind"]);
-    if !matches!(kind, "Role" | "ClusterRole") {
-        let kinds = [json!("ClusterRole"), json!("Role")];
-        causes.push(Cause::not_supported("roleRef.kind", &json!(kind), &kinds));
+    let group = text(binding, &["roleRef", "apiGroup"]);
+    if group != RBAC {
+        causes.push(Cause::not_supported("roleRef.apiGroup", &json!(group), &[json!(RBAC)]));
+    }
+    let (kind, everywhere) = (text(binding, &["roleRef", "kind"]), text(binding, &["kind"]) == "ClusterRoleBinding");
+    // A role of a namespace gives nothing outside of it.
+    let kinds: &[Value] = if everywhere { &[json!("ClusterRole")] } else { &[json!("ClusterRole"), json!("Role")] };
+    if !kinds.iter().any(|known| known == kind) {
+        causes.push(Cause::not_supported("roleRef.kind", &json!(kind), kinds));
     }
     for (index, subject) in items(binding, &["subjects"]) {
-        if text(subject, &["name"]).is_empty() {
-            causes.push(Cause::required(format!("subjects[{index}].name"), ""));
+        causes.extend(subject_faults(subject, &format!("subjects[{index}]"), everywhere));
+    }
+    causes
+}
+
+fn subject_faults(subject: &Value, field: &str, everywhere: bool) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let (name, group) = (text(subject, &["name"]), text(subject, &["apiGroup"]));
+    if name.is_empty() {
+        causes.push(Cause::required(format!("{field}.name"), ""));
+    }
+    match text(subject, &["kind"]) {
+        "ServiceAccount" => {
+            if !name.is_empty() {
+                let faults = names::dns_subdomain(name).into_iter();
+                causes.extend(faults.map(|fault| Cause::invalid(format!("{field}.name"), &json!(name), fault)));
+            }
+            if !group.is_empty() {
+                causes.push(Cause::not_supported(format!("{field}.apiGroup"), &json!(group), &[json!("")]));
+            }
+            if everywhere && text(subject, &["namespace"]).is_empty() {
+                causes.push(Cause::required(format!("{field}.namespace"), ""));
+            }
         }
-        let account = text(subject, &["kind"]) == "ServiceAccount";
-        if account && text(subject, &["namespace"]).is_empty() && text(binding, &["kind"]) == "ClusterRoleBinding" {
-            causes.push(Cause::required(format!("subjects[{index}].namespace"), ""));
+        "User" | "Group" => {
+            if group != RBAC {
+                causes.push(Cause::not_supported(format!("{field}.apiGroup"), &json!(group), &[json!(RBAC)]));
+            }
+        }
+        kind => {
+            let kinds = [json!("Group"), json!("ServiceAccount"), json!("User")];
+            causes.push(Cause::not_supported(format!("{field}.kind"), &json!(kind), &kinds));
         }
     }
     causes

@@ -58,7 +58,9 @@ pub async fn create_object(call: &Call, mut object: Value) -> Result<Bytes, ApiE
         }
         commit::validate(call, &object, None)?;
         admission::limits::check(call, &object)?;
-        admission::privilege::check(call, &object)?;
+        admission::rights::check(call, &object, None)?;
+        admission::pod_security::check(call, &object, None)?;
+        admission::addresses::check(call, &object, None)?;
         admission::validate(call, Operation::Create, Some(&object), None).await?;
         let _room = admission::quota::admit(call, &object, None).await?;
         super::update::track(call, None, &mut object, claimed.as_ref());

@@ -115,7 +115,7 @@ async fn delete_one(call: &Call, entry: &Arc<Entry>, options: &Options) -> Resul
     let shown = call.converted(entry.clone()).await?;
     let old = respond::entry_value(&call.resource, call.version(), &shown)?;
     options.check(call, &old)?;
-    admission::protect_namespaces(call)?;
+    admission::protect(call)?;
     admission::validate(call, Operation::Delete, None, Some(&old)).await?;
     let mut new = old.clone();
     apply_propagation(&mut new, options.propagation.as_deref());

@@ -56,6 +56,7 @@ pub use list::Snapshots;
 pub use metadata::generate_name;
 pub use respond::convert;
 pub use services::ServiceNetwork;
+pub use workloads::template as pod_template;
 
 /// Warnings of one answer: their number, their bytes together, and the characters of each when there are too many bytes.
 const MAX_WARNINGS: usize = 200;

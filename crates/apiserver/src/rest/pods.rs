@@ -33,6 +33,9 @@ pub fn validate(pod: &Value, old: Option<&Value>) -> Vec<Cause> {
         }
     }
     if old.is_none() {
+        if at(pod, &["spec", "ephemeralContainers"]).and_then(Value::as_array).is_some_and(|list| !list.is_empty()) {
+            causes.push(Cause::forbidden("spec.ephemeralContainers", "cannot be set on create"));
+        }
         causes.extend(super::pod_rules::validate(pod));
     }
     if let Some(old) = old {

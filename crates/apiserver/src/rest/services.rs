@@ -52,7 +52,7 @@ impl ServiceNetwork {
         Ipv4Addr::from((u32::from(self.address) & self.mask()) + offset)
     }
 
-    fn contains(self, address: IpAddr) -> bool {
+    pub fn contains(self, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(v4) => u32::from(v4) & self.mask() == u32::from(self.address) & self.mask(),
             IpAddr::V6(v6) => self.ipv6.is_some_and(|network| v6.segments()[..7] == network.segments()[..7]),

@@ -107,6 +107,9 @@ async fn apply(call: &Call, entry: &Entry, old: &Value, mut new: Value) -> Resul
     bump_generation(call, old, &mut new);
     commit::validate(call, &new, Some(old))?;
     admission::maker::check_change(call, old, &new)?;
+    admission::rights::check(call, &new, Some(old))?;
+    admission::pod_security::check(call, &new, Some(old))?;
+    admission::addresses::check(call, &new, Some(old))?;
     admission::validate(call, Operation::Update, Some(&new), Some(old)).await?;
     let _room = admission::quota::admit(call, &new, Some(old)).await?;
     track(call, Some(old), &mut new, claimed.as_ref());

@@ -88,17 +88,26 @@ pub fn defaults(resource: &Resource, object: &mut Value) {
     }
 }
 
-fn template_mut<'a>(resource: &Resource, object: &'a mut Value) -> Option<&'a mut Value> {
-    let path: &[&str] = match (resource.group.as_str(), resource.kind.as_str()) {
-        ("", "PodTemplate") => &["template"],
-        ("batch", "CronJob") => &["spec", "jobTemplate", "spec", "template"],
+/// Where a kind that makes pods says what they are like.
+fn template_path(resource: &Resource) -> Option<&'static [&'static str]> {
+    match (resource.group.as_str(), resource.kind.as_str()) {
+        ("", "PodTemplate") => Some(&["template"]),
+        ("batch", "CronJob") => Some(&["spec", "jobTemplate", "spec", "template"]),
         ("", "ReplicationController") | ("apps", "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet") => {
-            &["spec", "template"]
+            Some(&["spec", "template"])
         }
-        ("batch", "Job") => &["spec", "template"],
-        _ => return None,
-    };
-    path.iter().try_fold(object, |value, key| value.get_mut(*key))
+        ("batch", "Job") => Some(&["spec", "template"]),
+        _ => None,
+    }
+}
+
+fn template_mut<'a>(resource: &Resource, object: &'a mut Value) -> Option<&'a mut Value> {
+    template_path(resource)?.iter().try_fold(object, |value, key| value.get_mut(*key))
+}
+
+/// The pods that an object makes, if it makes any.
+pub fn template<'a>(resource: &Resource, object: &'a Value) -> Option<&'a Value> {
+    at(object, template_path(resource)?)
 }
 
 /// The selector has to select what the template makes, and stays what it was.

@@ -181,3 +181,30 @@ async fn an_editor_cannot_turn_a_launcher_into_something_else() {
     mallory.post(PODS, &forged("own")).await.expect(201);
     mallory.patch(&format!("{PODS}/own"), strategic, &image).await.expect(200);
 }
+
+/// On a cluster nothing stamps pods, and the chart's policies have to do: here they are alone, since the pod is not ours.
+#[tokio::test]
+async fn an_editor_cannot_put_an_image_into_a_privileged_launcher_of_a_cluster() {
+    let (server, _, mallory) = start().await;
+    let admin = server.admin();
+    let chart = include_str!("../../../../charts/ferrovirt/templates/policies.yaml");
+    for document in chart.split("\n---\n").filter(|text| text.contains("launcher")) {
+        let object: Value = serde_saphyr::from_str(document).unwrap();
+        let plural = match object["kind"].as_str().unwrap() {
+            "ValidatingAdmissionPolicy" => "validatingadmissionpolicies",
+            _ => "validatingadmissionpolicybindings",
+        };
+        admin.post(&format!("/apis/admissionregistration.k8s.io/v1/{plural}"), &object).await.expect(201);
+    }
+    let image = json!([{"op": "replace", "path": "/spec/containers/0/image", "value": "evil:1"}]);
+    for (name, code) in [("virt-launcher-a-root", 422), ("virt-launcher-a", 200)] {
+        admin.post(PODS, &pod(name)).await.expect(201);
+        let item = format!("{PODS}/{name}");
+        let answer = mallory.patch(&item, "application/json-patch+json", &image).await;
+        assert_eq!(answer.status, code, "{name}: {:#}", answer.body);
+        let message = answer.body["message"].as_str().unwrap_or_default();
+        assert_eq!(message.contains("kubevirt-privileged-launcher-images"), code == 422, "{message}");
+        mallory.merge(&item, &json!({"metadata": {"labels": {"a": "b"}}})).await.expect(200);
+        admin.patch(&item, "application/json-patch+json", &image).await.expect(200);
+    }
+}

@@ -6,6 +6,7 @@ mod audit;
 mod certificates;
 mod client_certificate;
 pub mod control;
+mod identities;
 mod image_access;
 mod image_gc;
 pub(crate) mod images;
@@ -36,7 +37,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use ferrovirt_apiserver::{ApiServer, Revocations, StaticTokens, TlsConfig, User};
+use ferrovirt_apiserver::{ApiServer, Revocations, StaticTokens, TlsConfig};
 use ferrovirt_controller::Part;
 use futures::future::BoxFuture;
 use kube::Client;
@@ -44,6 +45,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::{HostArgs, kubeconfig, logging};
 use certificates::Certificates;
+use identities::Part as Identity;
 use paths::Paths;
 use pki::Pki;
 
@@ -77,6 +79,9 @@ pub struct UpArgs {
     /// How long the certificates of this host hold, such as 8760h; they are renewed in time, without a restart
     #[arg(long, value_name = "DURATION", default_value = "8760h", value_parser = kubeconfig::lifetime)]
     certificate_lifetime: time::Duration,
+    /// Networks that Services may take externalIPs from, such as 192.0.2.0/24 [default: none]
+    #[arg(long, value_name = "NETWORK", value_delimiter = ',')]
+    external_ips: Vec<ferrovirt_apiserver::Network>,
     /// A file that says which registries have mirrors or are insecure
     #[arg(long, value_name = "FILE")]
     registries: Option<std::path::PathBuf>,
@@ -195,6 +200,7 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         bootstrap: objects::bootstrap(!arguments.no_emulation)
             .into_iter()
             .chain(ferrovirt_node_lite::storage::classes())
+            .chain(identities::roles(&node_name)?)
             .collect(),
         audit_log: arguments.audit.log.clone(),
         audit_rotation: arguments.audit.rotation(),
@@ -204,38 +210,39 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         static_tokens: static_tokens(arguments.token_file.as_deref())?,
         service_network: paths.service_network(),
         pod_makers: objects::pod_makers(),
+        external_addresses: ferrovirt_apiserver::ExternalAddresses {
+            allowed: arguments.external_ips.clone(),
+            reserved: paths.pod_networks()?,
+        },
         ..Default::default()
     })
     .await
     .context("cannot start the API")?;
 
     let (stop, stopped) = watch::channel(false);
-    let client = |name: &str| -> Client {
-        let user = User {
-            name: match name {
-                "virt-controller" | "cdi-controller" => ferrovirt_api::names::CONTROLLER_USER.into(),
-                name => format!("system:ferrovirt:{name}"),
-            },
-            uid: None,
-            groups: vec!["system:masters".into(), "system:authenticated".into()],
-            extra: Default::default(),
-        };
-        Client::new(api.client_service(user), "default")
-    };
+    let client = |part: Identity| Client::new(api.client_service(part.user(&node_name)), "default");
 
     let mut agent_config = ferrovirt_node::Config::new(&node_name, paths.data_dir.clone());
     let (hypervisors, found) = watch::channel(agent_config.hypervisors.borrow().clone());
     agent_config.hypervisors = found;
-    let agent = ferrovirt_node::agent(client("node"), agent_config);
-    services::register(&api, client("virt-api"), agent.clone());
-    logs::register(&api, client("node-lite"), paths.data_dir.clone());
-    objects::apply_settings(&client("up"), !arguments.no_emulation, &arguments.hypervisors).await?;
+    let agent = ferrovirt_node::agent(client(Identity::Handler), agent_config);
+    services::register(&api, client(Identity::Api), agent.clone());
+    logs::register(&api, client(Identity::NodeLite), paths.data_dir.clone());
+    objects::apply_settings(&client(Identity::Up), !arguments.no_emulation, &arguments.hypervisors).await?;
 
     let client_ca_pem = pki.ca_certificate().to_owned();
     let lifetime = arguments.certificate_lifetime;
     let certificates = Arc::new(Certificates::make(pki, address, paths.kubeconfig(), lifetime)?);
     let certificate = certificates.serving().clone();
-    uploads::start(&api, client("cdi-uploadproxy"), address.ip(), &certificate, wait(stopped.clone())).await?;
+    uploads::start(
+        &api,
+        client(Identity::Api),
+        client(Identity::Up),
+        address.ip(),
+        &certificate,
+        wait(stopped.clone()),
+    )
+    .await?;
     let serving = {
         let tls = TlsConfig { certificate, client_ca_pem };
         let (api, mut stopped) = (api.clone(), stopped.clone());
@@ -250,11 +257,11 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     let settings =
         ferrovirt_controller::Settings { launcher_image: programs.launcher_image.clone(), component_image: None };
     let metrics = ferrovirt_controller::Metrics::default();
-    services::register_metrics(&api, metrics.clone(), agent.clone(), certificates, client("node-lite"));
+    services::register_metrics(&api, metrics.clone(), agent.clone(), certificates, client(Identity::NodeLite));
     // Those that make instances can be stopped before the others.
     let (makers, others): (Vec<Part>, Vec<Part>) = Part::ALL.into_iter().partition(|part| *part != Part::Instances);
     let run = |part| {
-        let client = client("virt-controller");
+        let client = client(Identity::Controller);
         tokio::spawn(ferrovirt_controller::run(client, settings.clone(), part, metrics.clone(), wait(stopped.clone())))
     };
     others.into_iter().for_each(|part| drop(run(part)));
@@ -264,7 +271,7 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         pull_policy: "IfNotPresent".into(),
         cache: Some(image_cache.display().to_string()),
     };
-    tokio::spawn(ferrovirt_cdi::run(client("cdi-controller"), cdi, wait(stopped.clone())));
+    tokio::spawn(ferrovirt_cdi::run(client(Identity::Controller), cdi, wait(stopped.clone())));
     let registries = arguments.registries.as_deref().map(std::path::absolute).transpose()?;
     let image_settings = images::Settings {
         directory: &paths.images(),
@@ -275,17 +282,17 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         },
         instance: &paths.instance,
     };
-    let node_images = images::NodeImages::open(image_settings, client("node-lite"))?;
+    let node_images = images::NodeImages::open(image_settings, client(Identity::NodeLite))?;
     let node_config = programs::node_config(&paths, &programs, &node_name, node_images)?;
     let node_lite =
-        tokio::spawn(ferrovirt_node_lite::run(client("node-lite"), node_config.clone(), wait(stopped.clone())));
+        tokio::spawn(ferrovirt_node_lite::run(client(Identity::NodeLite), node_config.clone(), wait(stopped.clone())));
     let agent_task = {
         let (agent, stopped) = (agent.clone(), stopped.clone());
         tokio::spawn(async move { agent.run(wait(stopped)).await })
     };
 
     let kvm = agent.host().kvm_usable();
-    tokio::spawn(probe::run(client("up"), paths.clone(), programs.launcher_image.clone(), kvm, hypervisors));
+    tokio::spawn(probe::run(client(Identity::Up), paths.clone(), programs.launcher_image.clone(), kvm, hypervisors));
 
     let ready = Arc::new(AtomicBool::new(false));
     let (down_sender, mut downs) = mpsc::channel(1);
@@ -312,7 +319,7 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         Arc::new(move || Ok(revocations.replace(revocations::read(&paths)?)))
     };
     control::listen(&paths.control_socket(), control::Answers { status, downs: down_sender, backup, reload })?;
-    if tokio::time::timeout(NODE_DEADLINE, schedulable(client("up"), &node_name)).await.is_err() {
+    if tokio::time::timeout(NODE_DEADLINE, schedulable(client(Identity::Up), &node_name)).await.is_err() {
         tracing::warn!(node = node_name, "the node is not schedulable yet; VMs wait for it");
     }
     ready.store(true, Ordering::Release);

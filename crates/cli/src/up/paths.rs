@@ -94,6 +94,15 @@ impl Paths {
         ferrovirt_apiserver::ServiceNetwork { address, prefix: 20, ipv6 }
     }
 
+    /// The networks of this instance's pods, of both families.
+    pub fn pod_networks(&self) -> Result<Vec<ferrovirt_apiserver::Network>, ferrovirt_apiserver::NetworkError> {
+        let (second, third) = self.pod_network();
+        [format!("10.{second}.{third}.0/24"), format!("{}/64", self.ipv6_network(1))]
+            .iter()
+            .map(|n| n.parse())
+            .collect()
+    }
+
     /// A private IPv6 network of this instance: 1 is that of pods, 2 that of services.
     pub fn ipv6_network(&self, which: u16) -> Ipv6Addr {
         let number = u32::from_str_radix(&self.instance, 16).unwrap_or(0);

@@ -9,7 +9,6 @@ use ferrovirt_machine::{node_call::NodeCall, protocol::ProtocolError};
 use ferrovirt_node::Agent;
 use ferrovirt_virt_api::{BoxError, BoxStream, Deadline, Nodes, StreamKind, VirtApi};
 use futures::future::BoxFuture;
-use http::{HeaderName, HeaderValue};
 use kube::Client;
 
 use super::certificates::Certificates;
@@ -83,19 +82,31 @@ fn name_caller<B>(request: &mut http::Request<B>) {
     if let Some(CredentialExpiry(at)) = request.extensions().get().copied() {
         request.extensions_mut().insert(Deadline(at));
     }
-    let headers = request.headers_mut();
-    let forged: Vec<HeaderName> =
-        headers.keys().filter(|name| name.as_str().starts_with("x-remote-")).cloned().collect();
-    for name in forged {
-        headers.remove(name);
+    match user {
+        Some(user) => ferrovirt_apiserver::identify(request.headers_mut(), &user),
+        None => ferrovirt_apiserver::identify_nobody(request.headers_mut()),
     }
-    let Some(user) = user else { return };
-    if let Ok(value) = HeaderValue::from_str(&user.name) {
-        headers.insert("x-remote-user", value);
-    }
-    for group in user.groups {
-        if let Ok(value) = HeaderValue::from_str(&group) {
-            headers.append("x-remote-group", value);
-        }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_is_known_of_a_caller_reaches_virt_api_and_nothing_that_it_claims() {
+        let mut user = User::new("jane", &["dev"]);
+        user.uid = Some("7".into());
+        user.extra.insert("authentication.kubernetes.io/node-name".into(), vec!["n1".into()]);
+        let forged = || http::Request::get("/").header("x-remote-user", "root").header("x-remote-extra-a", "b");
+        let mut request = forged().extension(user).body(()).unwrap();
+        name_caller(&mut request);
+        let headers = request.headers();
+        let all: Vec<_> = ["x-remote-user", "x-remote-uid", "x-remote-group"].map(|name| headers[name].clone()).into();
+        assert_eq!(all, ["jane", "7", "dev"]);
+        assert_eq!(headers["x-remote-extra-authentication.kubernetes.io%2fnode-name"], "n1");
+        assert!(!headers.contains_key("x-remote-extra-a"));
+        let mut nobody = forged().body(()).unwrap();
+        name_caller(&mut nobody);
+        assert!(nobody.headers().is_empty(), "{nobody:?}");
     }
 }

@@ -22,6 +22,7 @@ const MAX_REQUEST: usize = 1 << 20;
 pub async fn start(
     api: &ApiServer,
     client: Client,
+    up: Client,
     address: IpAddr,
     certificate: &ServingCertificate,
     shutdown: impl Future<Output = ()> + Send + 'static,
@@ -49,7 +50,7 @@ pub async fn start(
         &GroupVersionKind::gvk("cdi.kubevirt.io", "v1beta1", "CDIConfig"),
         "cdiconfigs",
     );
-    let configs = Api::<DynamicObject>::all_with(client, &kind);
+    let configs = Api::<DynamicObject>::all_with(up, &kind);
     let patch = json!({ "status": { "uploadProxyURL": url } });
     configs
         .patch("config", &PatchParams::default(), &Patch::Merge(patch))
