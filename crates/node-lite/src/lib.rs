@@ -45,6 +45,8 @@ mod shim;
 pub mod status;
 pub mod storage;
 mod sub_path;
+mod user_ids;
+mod users;
 pub mod volumes;
 mod worker;
 
@@ -59,6 +61,7 @@ pub use images::{ImageError, Images, Wanted};
 pub use init::init_main;
 pub use logs::{LogOptions, LogReader, read_log};
 pub use shim::shim_main;
+pub use users::users_main;
 
 use events::Events;
 use sandbox::{SandboxError, Sandboxes};
@@ -78,11 +81,12 @@ pub async fn run(client: kube::Client, config: Config, shutdown: impl Future<Out
     sandboxes.prepare().map_err(Error::Prepare)?;
     let events = Events::new(client.clone(), &config.node_name);
     let claims = Arc::<storage::Claims>::default();
+    let shared_user = sandboxes.shared_user().map(str::to_owned);
     let context = Context { client: client.clone(), config: config.clone(), sandboxes, events: events.clone() };
     tokio::select! {
         () = manager::run(Arc::new(context), claims.clone(), shutdown) => {}
         () = storage::run(client.clone(), &config, events.clone(), claims) => {}
-        () = node_object::keep(client.clone(), &config) => {}
+        () = node_object::keep(client.clone(), &config, shared_user.as_deref()) => {}
         () = serve_services(client, &config, events) => {}
         () = masquerade::keep(&config) => {}
     }
