@@ -8,7 +8,6 @@ use ferrovirt_virt_api::UploadGroup;
 use kube::Client;
 use rustls::ServerConfig;
 use tokio::{net::TcpListener, sync::watch};
-use tokio_rustls::TlsAcceptor;
 
 use super::{
     certificates::material::{self, Material},
@@ -36,7 +35,7 @@ pub async fn start(
     });
     let uploads = Arc::new(Uploads::with_key(client, key));
     let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen} for uploads"))?;
-    tokio::spawn(uploads.clone().serve(listener, move || TlsAcceptor::from(made.borrow().0.clone()), terminated()));
+    tokio::spawn(uploads.clone().serve(listener, Uploads::limits(), move || made.borrow().0.clone(), terminated()));
     Ok(Arc::new(move |method, path, body| {
         let uploads = uploads.clone();
         Box::pin(async move { uploads.api(&method, &path, &body).await })
