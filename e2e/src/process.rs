@@ -65,6 +65,24 @@ impl Process {
         line.split_whitespace().map(|pid| Ok(pid.parse()?)).collect()
     }
 
+    /// One line of its status, such as `Seccomp` or `NoNewPrivs`.
+    pub fn status(&self, key: &str) -> Result<String> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid))?;
+        let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+        Ok(line.with_context(|| format!("no {key} in the status of {}", self.program()))?.trim().to_owned())
+    }
+
+    /// The effective user as it is called in the process's own user namespace.
+    pub fn user_inside(&self) -> Result<u32> {
+        let map = fs::read_to_string(format!("/proc/{}/uid_map", self.pid))?;
+        let found = map.lines().find_map(|line| {
+            let mut words = line.split_whitespace().map(str::parse::<u32>);
+            let (inside, outside, count) = (words.next()?.ok()?, words.next()?.ok()?, words.next()?.ok()?);
+            self.uid.checked_sub(outside).filter(|offset| *offset < count).map(|offset| inside + offset)
+        });
+        found.with_context(|| format!("uid {} of {} is not in {map:?}", self.uid, self.program()))
+    }
+
     /// Its cgroups, one `hierarchy:controllers:path` a line.
     pub fn cgroups(&self) -> String {
         fs::read_to_string(format!("/proc/{}/cgroup", self.pid)).unwrap_or_default()

@@ -276,7 +276,7 @@ fn daemons_of(host: &Host, name: &str) -> Result<Vec<Process>> {
     let mut found = vec![];
     for process in host.processes() {
         if process.program().contains("virtiofsd") && process.namespace("pid").is_ok_and(|other| other == here) {
-            ensure!(process.uid == 107, "{process:?}");
+            ensure!(process.user_inside()? == 107, "{process:?}");
             found.push(process);
         }
     }

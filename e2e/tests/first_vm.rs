@@ -123,9 +123,18 @@ fn runs_apart_and_without_root(host: &Host) -> Result<()> {
         // Embedded, a tiny shim waits for the pod.
         let shim = process.program().starts_with("ferrovirt-shim");
         ensure!((process.uid == 0) == shim, "{} runs as uid {}", process.arguments.join(" "), process.uid);
+        if !shim {
+            let held = (process.status("Seccomp")?, process.status("NoNewPrivs")?);
+            ensure!(held == ("2".to_owned(), "1".to_owned()), "{} is held by {held:?}", process.arguments.join(" "));
+            ensure!(process.user_inside()? == 107, "{} is somebody else inside", process.arguments.join(" "));
+        }
     }
     ensure!(launcher.pids()?.last() == Some(&1), "the launcher's pids are {:?}", launcher.pids()?);
     let own = Process::read(std::process::id().cast_signed()).context("this process is not in /proc")?;
+    if host.cluster().is_none() {
+        ensure!(qemu.uid >= 0x7000_0000, "QEMU is uid {} of the host, as others may be", qemu.uid);
+        ensure!(launcher.namespace("user")? != own.namespace("user")?, "the launcher's users are the host's");
+    }
     for kind in ["pid", "mnt", "net"] {
         ensure!(launcher.namespace(kind)? != own.namespace(kind)?, "the launcher has no {kind} namespace of its own");
         ensure!(

@@ -30,6 +30,7 @@ const CASES: &[Case] = &[
     ("network_reaches_the_guest", network_reaches_the_guest),
     ("pause_and_resume", pause_and_resume),
     ("root_of_a_container_is_nobody_on_the_node", root_of_a_container_is_nobody_on_the_node),
+    ("no_guest_calls_the_node_unfiltered", no_guest_calls_the_node_unfiltered),
     ("owners_do_not_reach_a_privileged_launcher", owners_do_not_reach_a_privileged_launcher),
     ("guest_outlives_the_host_process", guest_outlives_the_host_process),
     ("reboots_in_its_pod", reboots_in_its_pod),
@@ -288,6 +289,7 @@ fn root_of_a_container_is_nobody_on_the_node(host: &Host) -> Result<()> {
             ("sh -c 'echo h > /proc/sysrq-trigger'", "reached the node's keyboard"),
             ("sh -c 'echo 1 > /proc/sys/kernel/panic'", "changed the node's kernel"),
             ("insmod /dev/null", "loaded a module"),
+            ("dmesg", "read the node's log"),
             ("chown 4000000 /etc/hostname", "gave a file to a user outside its range"),
         ] {
             let said = console.shell(&format!("sudo {attempt} >/dev/null 2>&1 && echo got''in || echo kept''out"))?;
@@ -297,6 +299,25 @@ fn root_of_a_container_is_nobody_on_the_node(host: &Host) -> Result<()> {
         ensure!(seen < 40, "the guest sees {seen} processes");
         console.line("exit")?;
         console.leave()?;
+    }
+    Ok(())
+}
+
+/// A launcher that was broken out of, and root in a container, reach no more of the node's kernel than they need.
+fn no_guest_calls_the_node_unfiltered(host: &Host) -> Result<()> {
+    for driver in drivers() {
+        let hypervisor = hypervisor_process(host, driver)?;
+        let mut held = vec![hypervisor.clone(), host.launcher_of(&hypervisor)?];
+        if driver.guest() == Guest::Container {
+            held.push(container_init(&hypervisor)?);
+        }
+        for process in held {
+            let (filter, forbidden) = (process.status("Seccomp")?, process.status("NoNewPrivs")?);
+            ensure!(filter == "2", "{} has no filter of system calls: {filter}", process.program());
+            // A container's users have set-uid programs of their own.
+            let expected = if driver.runs_privileged() { "0" } else { "1" };
+            ensure!(forbidden == expected, "{}: NoNewPrivs is {forbidden}", process.program());
+        }
     }
     Ok(())
 }

@@ -183,6 +183,7 @@ fn main() -> ExitCode {
     match arguments.get(1).and_then(|a| a.to_str()) {
         Some("pod-shim") => return exit_code(ferrovirt_node_lite::shim_main(arguments.into_iter().skip(2))),
         Some("pod-exec") => return exit_code(ferrovirt_node_lite::exec_main(arguments.into_iter().skip(2))),
+        Some("pod-users") => return exit_code(ferrovirt_node_lite::users_main()),
         Some("pod-init") => return exit_code(ferrovirt_node_lite::init_main(arguments.into_iter().skip(2))),
         // Shuts itself in, which a process can only do for itself as long as it has one thread.
         Some(ferrovirt_disks::unpacker::SUBCOMMAND) => return exit_code(ferrovirt_disks::unpacker::main()),

@@ -34,6 +34,7 @@ pub mod ask;
 pub mod capabilities;
 pub mod cgroups;
 pub mod chain;
+pub mod confinement;
 mod console;
 pub mod domain;
 mod filesystems;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use ferrovirt_launcher::runtime::{self, LibvirtRuntime};
-use ferrovirt_launcher::{ask, cgroups, probe, rootfs, run, selftest};
+use ferrovirt_launcher::{ask, cgroups, confinement, probe, rootfs, run, selftest};
 use ferrovirt_machine::protocol::GuestCall;
 
 #[derive(Parser)]
@@ -89,6 +89,17 @@ struct Libvirt {
     capabilities_cache: Option<PathBuf>,
 }
 
+impl Command {
+    /// The hypervisor that it starts, if it does.
+    fn hypervisor(&self) -> Option<&'static dyn LibvirtRuntime> {
+        match self {
+            Self::Run { libvirt, .. } | Self::Selftest { libvirt } => Some(libvirt.hypervisor),
+            Self::Probe { hypervisor, .. } => Some(*hypervisor),
+            Self::HoldUserNamespace | Self::Idle | Self::GuestPing { .. } | Self::GuestExec { .. } => None,
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     // A process with threads cannot enter another user namespace, so this comes before any.
@@ -101,6 +112,13 @@ fn main() -> ExitCode {
     }
     if let Err(error) = cgroups::settle() {
         eprintln!("cannot enter a cgroup namespace, so a driver that makes cgroups will not find its own: {error}");
+    }
+    // After the namespace, and before any thread: a filter is a thread's and that of what it starts.
+    if let Some(runtime) = cli.command.hypervisor()
+        && let Err(error) = confinement::settle(runtime)
+    {
+        eprintln!("cannot limit what the machine's processes may ask of the kernel: {error}");
+        return ExitCode::FAILURE;
     }
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing::Level::INFO).with_ansi(false).init();
     // One launcher per machine: a thread, a small pool for libvirt's blocking calls, and small stacks.

@@ -96,7 +96,8 @@ async fn session(stream: UnixStream, owner: Handle) {
 fn allowed(stream: &UnixStream) -> bool {
     match stream.peer_cred() {
         Ok(peer) => {
-            let allowed = peer.uid() == 0 || peer.uid() == rustix::process::geteuid().as_raw();
+            let own = rustix::process::geteuid().as_raw();
+            let allowed = is_ours(peer.uid(), peer.pid().unwrap_or(0), own);
             if !allowed {
                 tracing::warn!(uid = peer.uid(), "refused a connection");
             }
@@ -107,6 +108,15 @@ fn allowed(stream: &UnixStream) -> bool {
             false
         }
     }
+}
+
+/// What the kernel calls users who have no id in our user namespace; nobody in a pod can be that one.
+const NOBODY: u32 = 65534;
+
+/// Root and ourselves. In a user namespace the node's root has no id; it is seen as nobody, and without a process id, because it
+/// is outside of our PID namespace too. The socket's mode has kept everybody else outside from connecting.
+fn is_ours(user: u32, process: i32, own: u32) -> bool {
+    user == 0 || user == own || (user == NOBODY && process == 0)
 }
 
 async fn read_all(
@@ -234,4 +244,18 @@ fn id_of(body: &[u8]) -> u64 {
 
 fn refusal(code: ErrorCode, message: String) -> ProtocolError {
     ProtocolError { code, message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_nodes_root_and_we_ourselves_are_heard() {
+        for (user, process, expected) in
+            [(0, 0, true), (0, 7, true), (107, 7, true), (NOBODY, 0, true), (NOBODY, 7, false), (1000, 0, false)]
+        {
+            assert_eq!(is_ours(user, process, 107), expected, "{user} {process}");
+        }
+    }
 }

@@ -41,8 +41,8 @@ pub fn create(name: &str, uid: u32, gid: u32, queues: u32) -> io::Result<()> {
         return Ok(());
     }
     let device = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
-    let number = |id: u32| i32::try_from(id).map_err(io::Error::other);
-    let (uid, gid) = (number(uid)?, number(gid)?);
+    // The kernel takes 32 bits and reads them as what they are.
+    let (uid, gid) = (uid.cast_signed(), gid.cast_signed());
     // SAFETY: the descriptor is open, and `request` is a valid, initialised `ifreq` that outlives the call.
     unsafe { ioctl::set_interface(device.as_raw_fd(), &raw const request) }?;
     // SAFETY: the descriptor is open; these calls take their argument by value.

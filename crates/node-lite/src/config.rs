@@ -46,6 +46,8 @@ pub struct Config {
     /// Extended resources of the node, such as `devices.kubevirt.io/kvm`; see [`detect_devices`].
     pub devices: BTreeMap<String, u32>,
     pub images: Arc<dyn Images>,
+    /// Give each pod users of the machine that no other pod has, where kernel and file system can: see decision 30.
+    pub own_users: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

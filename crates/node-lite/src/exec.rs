@@ -5,13 +5,14 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
 
 use nix::sched::{CloneFlags, setns};
 
 use crate::identity::Lookup;
-use crate::init::{InitError, drop_privileges, fail, fail_errno};
+use crate::init::{InitError, drop_privileges, fail, fail_errno, filter_calls};
 use crate::records::{self, InitPlan, PodDir, StateRecord};
 
 /// What a shell says of a command that cannot be run.
@@ -61,6 +62,7 @@ fn run(dir: &PodDir, command: Vec<OsString>) -> Result<i32, InitError> {
         let path = format!("/proc/{pid}/ns/{name}");
         namespaces.push((File::open(&path).map_err(fail("open", &path))?, kind, path));
     }
+    let users = other_users(pid)?;
     for procs in &plan.cgroup_procs {
         fs::write(procs, "0").map_err(fail("join", procs))?;
     }
@@ -68,8 +70,12 @@ fn run(dir: &PodDir, command: Vec<OsString>) -> Result<i32, InitError> {
         setns(namespace, *kind).map_err(fail_errno("enter", path))?;
     }
     drop(namespaces);
+    if let Some(users) = users {
+        setns(&users, CloneFlags::CLONE_NEWUSER).map_err(fail_errno("enter the users of", &plan.container))?;
+    }
     std::env::set_current_dir(&plan.working_dir).map_err(fail("change to", &plan.working_dir))?;
     drop_privileges(&plan)?;
+    filter_calls(&plan)?;
     let status = Command::new(program)
         .args(arguments)
         .env_clear()
@@ -77,4 +83,13 @@ fn run(dir: &PodDir, command: Vec<OsString>) -> Result<i32, InitError> {
         .status()
         .map_err(fail("run", program))?;
     Ok(status.code().unwrap_or(CANNOT_RUN))
+}
+
+/// The user namespace of the pod, if it has one of its own.
+fn other_users(pid: i32) -> Result<Option<File>, InitError> {
+    let path = format!("/proc/{pid}/ns/user");
+    let theirs = File::open(&path).map_err(fail("open", &path))?;
+    let own = fs::metadata("/proc/self/ns/user").map_err(fail("examine", "/proc/self/ns/user"))?;
+    let found = theirs.metadata().map_err(fail("examine", &path))?;
+    Ok(((own.dev(), own.ino()) != (found.dev(), found.ino())).then_some(theirs))
 }

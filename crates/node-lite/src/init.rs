@@ -13,16 +13,18 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use ferrovirt_confine::Extra;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::SigSet;
 use nix::unistd::{Gid, Uid};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
-use rustix::thread::{CapabilitySet, CapabilitySets};
+use rustix::thread::{CapabilitiesSecureBits, CapabilitySet, CapabilitySets};
 
 use crate::records::{self, InitPlan, MountPlan, PodDir, RecordError};
-use crate::{privilege, rootfs};
+use crate::{privilege, rootfs, users};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InitError {
@@ -82,14 +84,14 @@ fn run(dir: &PodDir) -> Result<std::convert::Infallible, InitError> {
     if io::stdin().read(&mut byte).unwrap_or(0) == 0 {
         return Err(InitError::NoGoAhead);
     }
-    let plan: InitPlan = records::read(&dir.init())?.ok_or_else(|| InitError::NoPlan(dir.init()))?;
+    let mut plan: InitPlan = records::read(&dir.init())?.ok_or_else(|| InitError::NoPlan(dir.init()))?;
     if (plan.uid == 0 || plan.gid == 0) && !plan.privileged {
         return Err(InitError::Root);
     }
     let _ = fs::write("/proc/self/oom_score_adj", "0");
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     enter_namespaces(&plan)?;
-    let volumes = plan.mounts.iter().map(take_tree).collect::<Result<Vec<_>, _>>()?;
+    let (volumes, users) = take_volumes(&mut plan)?;
     rootfs::assemble(&plan)?;
     change_root(&plan.staging)?;
     for (mount, tree) in plan.mounts.iter().zip(volumes) {
@@ -97,7 +99,12 @@ fn run(dir: &PodDir) -> Result<std::convert::Infallible, InitError> {
     }
     let null = File::open("/dev/null").map_err(fail("open", "/dev/null"))?;
     nix::unistd::dup2_stdin(&null).map_err(fail_errno("open", "standard input"))?;
+    if let Some(users) = users {
+        setns(&users, CloneFlags::CLONE_NEWUSER).map_err(fail_errno("enter the users of", &plan.container))?;
+    }
     drop_privileges(&plan)?;
+    prepare_descriptors(&plan)?;
+    filter_calls(&plan)?;
     run_command(&plan)
 }
 
@@ -119,6 +126,27 @@ fn enter_namespaces(plan: &InitPlan) -> Result<(), InitError> {
     // Nothing mounted from here on is seen outside.
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
         .map_err(fail_errno("detach", "/"))
+}
+
+/// The volumes as they are mounted in the pod, and the pod's own users if it has some. Where a volume's file system cannot show
+/// its files to them, the pod runs as the host's user with the same number, and says so.
+fn take_volumes(plan: &mut InitPlan) -> Result<(Vec<OwnedFd>, Option<File>), InitError> {
+    let take = |plan: &InitPlan| plan.mounts.iter().map(take_tree).collect::<Result<Vec<_>, _>>();
+    let Some(first) = plan.first_id else { return Ok((take(plan)?, None)) };
+    let namespace =
+        users::namespace(Path::new("/proc/self/exe"), first).map_err(fail("make users for", &plan.container))?;
+    let trees = take(plan)?;
+    for (mount, tree) in plan.mounts.iter().zip(&trees) {
+        if let Err(error) = users::show(tree, &namespace) {
+            eprintln!(
+                "pod-init: the pod shares its user with others, because the file system of {} takes no id-mapped mounts: {error}",
+                mount.target.display()
+            );
+            plan.first_id = None;
+            return Ok((take(plan)?, None));
+        }
+    }
+    Ok((trees, Some(namespace)))
 }
 
 fn take_tree(plan: &MountPlan) -> Result<OwnedFd, InitError> {
@@ -190,6 +218,19 @@ pub(crate) fn drop_privileges(plan: &InitPlan) -> Result<(), InitError> {
                 .map_err(|e| fail("drop capabilities for", &who)(e.into()))?;
         }
     }
+    rustix::thread::clear_ambient_capability_set().map_err(|e| fail("drop capabilities for", &who)(e.into()))?;
+    if !plan.privileged {
+        // Not even a process that became root would have a capability for it, and none can be handed on. (KEEP_CAPS stays free:
+        // libvirt sets it before it starts anything, and there is nothing to keep.)
+        let bits = CapabilitiesSecureBits::NO_ROOT
+            | CapabilitiesSecureBits::NO_ROOT_LOCKED
+            | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE
+            | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED;
+        rustix::thread::set_capabilities_secure_bits(bits)
+            .map_err(|e| fail("lock the capabilities of", &who)(e.into()))?;
+    }
+    // What a guest's memory holds is not to be found in a file, wherever the host collects dumps.
+    setrlimit(Resource::RLIMIT_CORE, 0, 0).map_err(fail_errno("forbid dumps of", &who))?;
     nix::unistd::setgroups(&groups).map_err(fail_errno("set the groups of", &who))?;
     nix::unistd::setresgid(gid, gid, gid).map_err(fail_errno("become", &who))?;
     nix::unistd::setresuid(uid, uid, uid).map_err(fail_errno("become", &who))?;
@@ -204,10 +245,19 @@ pub(crate) fn drop_privileges(plan: &InitPlan) -> Result<(), InitError> {
     nix::sys::prctl::set_no_new_privs().map_err(fail_errno("forbid new privileges for", &who))
 }
 
-fn run_command(plan: &InitPlan) -> Result<std::convert::Infallible, InitError> {
+/// Holds this process and what it runs to what containers may ask of the kernel. Last, so that nothing of ours needs more.
+pub(crate) fn filter_calls(plan: &InitPlan) -> Result<(), InitError> {
+    let program = match plan.privileged {
+        // The driver of a system container, and the guest below it.
+        true => ferrovirt_confine::guest(ferrovirt_confine::devices_need_bpf()),
+        false => ferrovirt_confine::container(Extra { memory_placement: plan.memory_placement }),
+    };
+    ferrovirt_confine::install(&program).map_err(fail("filter the system calls of", &plan.container))
+}
+
+/// Descriptors of this process close on exec; one that slipped through from `up` must not reach a guest.
+fn prepare_descriptors(plan: &InitPlan) -> Result<(), InitError> {
     SigSet::all().thread_unblock().map_err(fail_errno("unblock signals for", &plan.container))?;
-    let (program, arguments) = plan.command.split_first().ok_or(InitError::NoCommand)?;
-    // Descriptors of this process close on exec; one that slipped through from `up` must not reach a guest.
     let open: Vec<i32> = fs::read_dir("/proc/self/fd")
         .map_err(fail("list", "/proc/self/fd"))?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
@@ -222,6 +272,11 @@ fn run_command(plan: &InitPlan) -> Result<std::convert::Infallible, InitError> {
             let _ = nix::unistd::close(fd);
         }
     }
+    Ok(())
+}
+
+fn run_command(plan: &InitPlan) -> Result<std::convert::Infallible, InitError> {
+    let (program, arguments) = plan.command.split_first().ok_or(InitError::NoCommand)?;
     let error = Command::new(program)
         .args(arguments)
         .env_clear()

@@ -52,6 +52,8 @@ mod shim;
 pub mod status;
 pub mod storage;
 mod sub_path;
+mod user_ids;
+mod users;
 mod volume_dirs;
 pub mod volumes;
 mod worker;
@@ -67,6 +69,7 @@ pub use images::{ImageError, Images, Wanted};
 pub use init::init_main;
 pub use logs::{LogOptions, LogReader, read_log};
 pub use shim::shim_main;
+pub use users::users_main;
 
 use events::Events;
 use sandbox::{SandboxError, Sandboxes};
@@ -86,6 +89,7 @@ pub async fn run(client: kube::Client, config: Config, shutdown: impl Future<Out
     sandboxes.prepare().map_err(Error::Prepare)?;
     let events = Events::new(client.clone(), &config.node_name);
     let claims = Arc::<storage::Claims>::default();
+    let shared_user = sandboxes.shared_user().map(str::to_owned);
     let network = sandboxes.network();
     let (policies, requests) = policy::Policies::new();
     let (names, name_server) = tokio::sync::watch::channel(None);
@@ -100,7 +104,7 @@ pub async fn run(client: kube::Client, config: Config, shutdown: impl Future<Out
     tokio::select! {
         () = manager::run(Arc::new(context), claims.clone(), shutdown) => {}
         () = storage::run(client.clone(), &config, events.clone(), claims) => {}
-        () = node_object::keep(client.clone(), &config) => {}
+        () = node_object::keep(client.clone(), &config, shared_user.as_deref()) => {}
         () = policy::run(client.clone(), &config.instance, network.group, requests, name_server) => {}
         () = serve_services(client, &config, network.clone(), names, events) => {}
         () = network.keep() => {}

@@ -29,6 +29,9 @@ const MAX_PODS: u32 = 500;
 /// The share of the disk, one in so many, below which the node says that it is under pressure.
 const PRESSURE: u64 = 20;
 
+/// Why pods of the node are not kept apart by users of their own; absent where they are.
+const SHARED_USER: &str = "ferrovirt.io/shared-user";
+
 /// What the machine says about itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
@@ -46,15 +49,15 @@ pub struct Facts {
     pub system_uuid: String,
 }
 
-/// Registers the node and keeps it alive, for ever.
-pub(crate) async fn keep(client: kube::Client, config: &Config) {
+/// Registers the node and keeps it alive, for ever. `shared_user` is why its pods share one user of the machine, if they do.
+pub(crate) async fn keep(client: kube::Client, config: &Config, shared_user: Option<&str>) {
     let mut round: u32 = 0;
     let mut told = BTreeMap::new();
     loop {
         // Pages are reserved while the node runs, and pods that wait for them should not have to wait for the next report.
         let pages = hugepages::reserved();
         let due = round.is_multiple_of(STATUS_EVERY) || pages != told;
-        let status = if due { register(&client, config).await } else { Ok(()) };
+        let status = if due { register(&client, config, shared_user).await } else { Ok(()) };
         let result = match status {
             Ok(()) => {
                 told = pages;
@@ -76,7 +79,7 @@ pub(crate) async fn keep(client: kube::Client, config: &Config) {
     }
 }
 
-async fn register(client: &kube::Client, config: &Config) -> Result<(), kube::Error> {
+async fn register(client: &kube::Client, config: &Config, shared_user: Option<&str>) -> Result<(), kube::Error> {
     let api: Api<Node> = Api::all(client.clone());
     let facts = Facts::read(config);
     let found = match api.get_opt(&config.node_name).await? {
@@ -85,14 +88,17 @@ async fn register(client: &kube::Client, config: &Config) -> Result<(), kube::Er
     };
     // Labels and addresses of ours are kept right; what others added stays.
     let wanted = fresh(config);
-    let patch = json!({ "metadata": { "labels": wanted.metadata.labels } });
+    // null takes back what is no longer true.
+    let annotations = json!({ SHARED_USER: shared_user });
+    let patch = json!({ "metadata": { "labels": wanted.metadata.labels, "annotations": annotations } });
     let labels_fit = wanted
         .metadata
         .labels
         .iter()
         .flatten()
         .all(|(name, value)| found.metadata.labels.as_ref().and_then(|labels| labels.get(name)) == Some(value));
-    if !labels_fit {
+    let told = found.metadata.annotations.as_ref().and_then(|all| all.get(SHARED_USER)).map(String::as_str);
+    if !labels_fit || told != shared_user {
         api.patch(&config.node_name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
     }
     loop {
@@ -301,6 +307,7 @@ mod tests {
             image_mounts: vec![],
             image_env: vec![],
             cni_plugin_dirs: vec![],
+            own_users: false,
             devices: BTreeMap::from([("devices.kubevirt.io/tun".into(), 1000)]),
             images: Arc::new(NoImages),
         }

@@ -107,6 +107,7 @@ pub fn container(pod: &Pod, trust: Trust) -> Result<&Container, SpecError> {
         (spec.host_pid == Some(true), "hostPID"),
         (spec.host_ipc == Some(true), "hostIPC"),
         (container.env_from.as_ref().is_some_and(|list| !list.is_empty()), "envFrom"),
+        (asks_for_another_filter(spec, container), "seccompProfile other than RuntimeDefault"),
     ];
     if let Some((_, what)) = refusals.iter().find(|(refused, _)| *refused) {
         return Err(SpecError::Unsupported(what));
@@ -181,6 +182,18 @@ pub fn is_privileged(container: &Container) -> bool {
     container.security_context.as_ref().is_some_and(|context| context.privileged == Some(true))
 }
 
+/// Every pod has the filter, whether it asks or not. One that asks to go without is told so rather than run with it.
+fn asks_for_another_filter(spec: &PodSpec, container: &Container) -> bool {
+    let own = container.security_context.as_ref().and_then(|context| context.seccomp_profile.as_ref());
+    let pod = spec.security_context.as_ref().and_then(|context| context.seccomp_profile.as_ref());
+    own.or(pod).is_some_and(|profile| profile.type_ != "RuntimeDefault")
+}
+
+fn adds(container: &Container, capability: &str) -> bool {
+    let capabilities = container.security_context.as_ref().and_then(|context| context.capabilities.as_ref());
+    capabilities.and_then(|all| all.add.as_ref()).is_some_and(|added| added.iter().any(|name| name == capability))
+}
+
 pub fn hostname(pod: &Pod) -> String {
     let chosen = pod.spec.as_ref().and_then(|spec| spec.hostname.clone()).filter(|name| !name.is_empty());
     let mut name = chosen.or_else(|| pod.metadata.name.clone()).unwrap_or_default();
@@ -239,9 +252,11 @@ pub fn plan(pod: &Pod, trust: Trust, resolved: &Resolved<'_>) -> Result<InitPlan
         uid: identity.uid,
         gid: identity.gid,
         privileged: is_privileged(container),
+        memory_placement: adds(container, "SYS_NICE"),
         groups: identity.fs_group.into_iter().chain(groups).filter(|group| *group != 0).collect(),
         devices: devices.map(|(_, path)| PathBuf::from(path)).collect(),
         mounts: mounts(container, resolved)?,
+        first_id: None,
         sysctls,
         files: files(pod, &spec, &identity, &hostname, resolved),
         pod_uid: uid,

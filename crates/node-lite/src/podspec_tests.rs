@@ -106,6 +106,8 @@ fn what_cannot_run_is_refused_with_the_reason() {
             json!({}),
             "only as root",
         ),
+        (json!({"securityContext": {"seccompProfile": {"type": "Unconfined"}}}), json!({}), "seccompProfile"),
+        (json!({}), json!({"securityContext": {"seccompProfile": {"type": "Localhost"}}}), "seccompProfile"),
         (json!({"volumeMounts": [{"name": "zz", "mountPath": "/x"}]}), json!({}), "zz"),
         (json!({"volumeMounts": [{"name": "a", "mountPath": "x"}]}), json!({}), "absolute"),
         (json!({"volumeMounts": [{"name": "a", "mountPath": "/a/../x"}]}), json!({}), "absolute"),
@@ -190,4 +192,23 @@ fn a_plan_has_everything_in_order() {
         (["/usr/bin/ferrovirt".to_owned()].as_slice(), Some(Path::new("/usr/bin/ferrovirt")))
     );
     assert_eq!((bare.hostname.as_str(), bare.uid, bare.devices.len()), ("p", 107, 0));
+}
+
+#[test]
+fn a_pod_cannot_ask_to_go_without_a_filter_and_needs_not_ask_for_one() {
+    let placed = json!({"securityContext": {"capabilities": {"drop": ["ALL"], "add": ["SYS_NICE"]}}});
+    for (container, spec, placement) in [
+        (json!({}), json!({}), false),
+        (json!({"securityContext": {"seccompProfile": {"type": "RuntimeDefault"}}}), json!({}), false),
+        // The container's own word counts.
+        (
+            json!({"securityContext": {"seccompProfile": {"type": "RuntimeDefault"}}}),
+            json!({"securityContext": {"seccompProfile": {"type": "Unconfined"}}}),
+            false,
+        ),
+        (placed, json!({}), true),
+    ] {
+        let plan = planned(&pod(container.clone(), spec), &[]).unwrap();
+        assert_eq!((plan.memory_placement, plan.first_id), (placement, None), "{container}");
+    }
 }

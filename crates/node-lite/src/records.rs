@@ -96,8 +96,14 @@ pub struct InitPlan {
     /// Root with what a container driver needs: mounts, devices and the pod's own cgroups.
     #[serde(default)]
     pub privileged: bool,
+    /// It may say where its memory lies: it asked for SYS_NICE, by which runtimes' filters of system calls go.
+    #[serde(default)]
+    pub memory_placement: bool,
     #[serde(default)]
     pub groups: Vec<u32>,
+    /// The host's id of the pod's id 0, if its users are its own. Set when the pod is started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_id: Option<u32>,
     /// Host devices beyond the minimal set, such as `/dev/kvm`.
     #[serde(default)]
     pub devices: Vec<PathBuf>,
@@ -124,6 +130,14 @@ pub struct MountPlan {
     /// Mounts made on the host later show up inside (`mountPropagation: HostToContainer`).
     #[serde(default)]
     pub follow_host: bool,
+}
+
+impl InitPlan {
+    /// Who the container's process is to the host.
+    pub fn host_user(&self) -> (u32, u32) {
+        let first = self.first_id.unwrap_or(0);
+        (first + self.uid, first + self.gid)
+    }
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -158,9 +158,10 @@ fn writable(root: &Root<'_>, plan: &InitPlan) -> Result<(), InitError> {
     for (path, mode) in [("/tmp", 0o1777), ("/var", 0o755), ("/var/tmp", 0o1777), ("/var/lib", 0o755)] {
         root.dir(path, mode)?;
     }
+    let (uid, gid) = plan.host_user();
     for path in ["/run", "/home/qemu", "/var/log", "/var/cache"] {
         let path = root.dir(path, 0o755)?;
-        chown(&path, Some(plan.uid), Some(plan.gid)).map_err(fail("hand over", &path))?;
+        chown(&path, Some(uid), Some(gid)).map_err(fail("hand over", &path))?;
     }
     // Relative, so that it means the same before and after the root changes.
     root.link("/var/run", "../run")

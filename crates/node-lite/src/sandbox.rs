@@ -27,7 +27,8 @@ use crate::netns::{self, NetnsError};
 use crate::network::{Network, NetworkError};
 use crate::records::{self, ExitRecord, InitPlan, PodDir, PodRecord, RecordError, StateRecord};
 use crate::services;
-use crate::{Config, masquerade, policy};
+use crate::user_ids::{self, UserIds};
+use crate::{Config, masquerade, policy, users};
 
 /// Pods of one data directory on this machine.
 #[derive(Debug, Clone)]
@@ -45,6 +46,8 @@ pub struct Sandboxes {
     hierarchy: Hierarchy,
     /// Where CPUs can be given away.
     cpus: Option<Arc<Cpus>>,
+    /// Where pods can have users of their own.
+    user_ids: Result<UserIds, String>,
 }
 
 /// What the files and the kernel say about a pod.
@@ -126,7 +129,13 @@ impl Sandboxes {
             plugins: Plugins { dirs: config.cni_plugin_dirs.clone() },
             hierarchy,
             cpus: None,
+            user_ids: user_ids(config),
         };
+        if let Err(obstacle) = &sandboxes.user_ids
+            && config.own_users
+        {
+            tracing::warn!(obstacle, "pods share one user of this machine");
+        }
         if sandboxes.hierarchy.has_cpusets() {
             sandboxes.cpus = Cpus::open(&config.data_dir, &sandboxes.list()?)?.map(Arc::new);
         }
@@ -261,6 +270,7 @@ impl Sandboxes {
     /// Starts the shim and waits until the pod is on record.
     pub async fn start(&self, plan: &InitPlan) -> Result<Running, SandboxError> {
         let dir = self.dir(&plan.pod_uid);
+        let plan = &InitPlan { first_id: self.first_id(plan, &dir)?, ..plan.clone() };
         records::write(&dir.init(), plan)?;
         let attempt = self.begin_attempt(&dir)?;
         let log = dir.logs().join("shim.log");
@@ -297,6 +307,22 @@ impl Sandboxes {
         }
     }
 
+    /// A range of ids for the pod's users. A driver that needs root on the host has none, nor has a pod with ids that no range
+    /// holds.
+    fn first_id(&self, plan: &InitPlan, dir: &PodDir) -> Result<Option<u32>, SandboxError> {
+        let mut ids = plan.groups.iter().chain([&plan.uid, &plan.gid]);
+        let Ok(user_ids) = self.user_ids.as_ref() else { return Ok(None) };
+        if plan.privileged || ids.any(|id| *id >= user_ids::COUNT) {
+            return Ok(None);
+        }
+        user_ids.claim(dir.root()).map(Some).map_err(io_error("find user ids for", dir.root()))
+    }
+
+    /// Why the pods of this machine share one user, if they do.
+    pub fn shared_user(&self) -> Option<&str> {
+        self.user_ids.as_ref().err().map(String::as_str)
+    }
+
     /// What became of a pod. Waits for a shim that is just starting.
     pub async fn find(&self, uid: &str) -> Result<Found, SandboxError> {
         let deadline = Instant::now() + KILL_TIME;
@@ -319,6 +345,12 @@ impl Sandboxes {
         let dir = self.dir(uid);
         if let Some(record) = records::read::<PodRecord>(&dir.pod())? {
             self.detach_network(&record).await?;
+        }
+        if let Ok(user_ids) = &self.user_ids
+            && let Some(plan) = records::read::<InitPlan>(&dir.init())?
+            && let Some(first) = plan.first_id
+        {
+            user_ids.release(first, dir.root()).map_err(io_error("release the user ids of", dir.root()))?;
         }
         let name = format!("{}/{}", self.cgroup_parent, cgroup_child(uid));
         let hierarchy = self.hierarchy.clone();
@@ -454,6 +486,19 @@ impl Running {
 
     fn each(&self, action: impl Fn(&ProcessHandle) -> io::Result<()>) -> Result<(), SandboxError> {
         self.process.iter().try_for_each(action).map_err(io_error("signal", self.dir.root()))
+    }
+}
+
+/// Tried once, on the file system that holds most of what pods see.
+fn user_ids(config: &Config) -> Result<UserIds, String> {
+    if !config.own_users {
+        return Err("it is not switched on".to_owned());
+    }
+    let shared = config.run_dir.parent().unwrap_or(&config.run_dir).join("user-ids");
+    let ids = UserIds::open(&shared).map_err(|error| format!("cannot use {}: {error}", shared.display()))?;
+    match users::obstacle(&config.self_exe, &config.data_dir, user_ids::TRIAL) {
+        None => Ok(ids),
+        Some(obstacle) => Err(obstacle),
     }
 }
 

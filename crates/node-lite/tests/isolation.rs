@@ -55,6 +55,7 @@ impl Node {
             image_mounts: vec![],
             image_env: vec![],
             cni_plugin_dirs: default_cni_plugin_dirs(),
+            own_users: true,
             devices: Default::default(),
             images: Arc::new(NoImages),
         };

@@ -48,6 +48,7 @@ impl Node {
             image_mounts: vec![],
             image_env: vec![],
             cni_plugin_dirs: default_cni_plugin_dirs(),
+            own_users: true,
             devices: Default::default(),
             images: Arc::new(NoImages),
         };
@@ -89,6 +90,7 @@ impl Node {
         };
         InitPlan {
             privileged: false,
+            memory_placement: false,
             pod_uid: uid.into(),
             container: "compute".into(),
             hostname: "guest-host".into(),
@@ -103,6 +105,7 @@ impl Node {
             uid: 107,
             gid: 107,
             groups: vec![],
+            first_id: None,
             devices: vec![],
             sysctls: vec![("net.ipv4.ip_unprivileged_port_start".into(), "0".into())],
             mounts: vec![
@@ -154,7 +157,7 @@ async fn until(what: &str, mut condition: impl FnMut() -> Result<(), String>) {
 
 const TOUR: &str = r#"
 echo "pid=$$ uid=$(id -u) gid=$(id -g) groups=$(id -G) host=$(uname -n) pod=$POD"
-grep -E '^(CapEff|CapBnd|CapPrm|NoNewPrivs)' /proc/self/status | tr -d '\t' | tr '\n' ' '; echo
+grep -E '^(CapEff|CapBnd|CapPrm|NoNewPrivs|Seccomp):' /proc/self/status | tr -d '\t' | tr '\n' ' '; echo
 echo "address=$(ip -4 -o addr show eth0 | awk '{print $4}') lo=$(ip -o addr show lo | grep -c 127.0.0.1)"
 echo "cgroup=$(grep -c 'ferrovirt-.*/podtour' /proc/self/cgroup)"
 echo "processes=$(ls -d /proc/[0-9]* | wc -l | awk '{print ($1 < 6)}')"
@@ -184,7 +187,7 @@ async fn a_pod_sees_only_its_own_world_and_its_end_is_recorded() {
     assert_eq!((ended.exit.exit_code, ended.exit.reason.as_str()), (7, "Error"), "{log}");
     for expected in [
         "pid=1 uid=107 gid=107 groups=107 host=guest-host pod=tour\n",
-        "CapPrm:0000000000000000 CapEff:0000000000000000 CapBnd:0000000000000000 NoNewPrivs:1 \n",
+        "CapPrm:0000000000000000 CapEff:0000000000000000 CapBnd:0000000000000000 NoNewPrivs:1 Seccomp:2 \n",
         &format!("address={address}/24 lo=1\n"),
         "processes=1\n",
         "launcher=yes usr=yes\n",
@@ -210,6 +213,110 @@ async fn a_pod_sees_only_its_own_world_and_its_end_is_recorded() {
     node.sandboxes.remove("tour").await.unwrap();
     assert!(node.sandboxes.list().unwrap().is_empty());
     node.sandboxes.teardown().await.unwrap();
+    node.sandboxes.teardown().await.unwrap();
+    assert_eq!(node.leftovers(), Vec::<String>::new());
+}
+
+/// Each line is a way that leads further where it is open. Errors of the kernel are the same in every language.
+const ATTACKS: &str = r#"
+export LC_ALL=C
+for flag in --user --mount --net --pid --ipc --uts --cgroup --time; do
+  unshare $flag true 2>/dev/null && echo "open: unshare $flag"
+done
+mount -t tmpfs none /tmp 2>/dev/null && echo "open: mount"
+nsenter --net=/proc/1/ns/net true 2>/dev/null && echo "open: setns"
+dmesg >/dev/null 2>&1 && echo "open: the node's log"
+chroot / true 2>/dev/null && echo "open: chroot"
+[ "$(uname -m)" = x86_64 ] && perl -e 'for ([321,"bpf"],[298,"perf_event_open"],[250,"keyctl"],[425,"io_uring_setup"],[323,"userfaultfd"],[101,"ptrace"],[175,"init_module"],[246,"kexec_load"],[304,"open_by_handle_at"]) { $! = 0; syscall($_->[0], 0, 0, 0, 0); print "open: $_->[1] $!\n" unless $!{EPERM} }
+  $! = 0; syscall(435, 0, 0); print "open: clone3 $!\n" unless $!{ENOSYS};
+  $! = 0; syscall(41, 40, 1, 0); print "open: vsock $!\n" unless $!{EPERM};
+  $! = 0; syscall(41, 38, 5, 0); print "open: af_alg $!\n" unless $!{EPERM};
+  $! = 0; syscall(0x40000000, 0, 0, 0); print "open: x32 $!\n" unless $!{ENOSYS};'
+ulimit -Hc | grep -qx 0 || echo "open: dumps"
+echo tried
+"#;
+
+#[tokio::test]
+async fn a_launcher_cannot_call_what_containers_may_not() {
+    let node = Node::new(7);
+    let plan = node.prepare("caller", &format!("{ATTACKS}\nwhile :; do sleep 0.05; done")).await;
+    let running = node.sandboxes.start(&plan).await.unwrap();
+    until("the attacks were tried", || {
+        if node.log("caller").contains("tried") { Ok(()) } else { Err(node.log("caller")) }
+    })
+    .await;
+    assert!(!node.log("caller").contains("open:"), "{}", node.log("caller"));
+    // What is run in the pod later is held the same.
+    let dir = node.sandboxes.dir("caller");
+    let exec = Command::new(SHIM).arg("pod-exec").arg(dir.root()).args(["/bin/sh", "-c", ATTACKS]).output().unwrap();
+    let said = String::from_utf8_lossy(&exec.stdout);
+    assert!(said.contains("tried") && !said.contains("open:"), "{exec:?}");
+    running.kill().unwrap();
+    running.wait().await.unwrap();
+    node.sandboxes.teardown().await.unwrap();
+    assert_eq!(node.leftovers(), Vec::<String>::new());
+}
+
+/// Real, effective, saved and file system user of a process, as the host has them.
+fn users_of(pid: i32) -> Vec<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap();
+    line.split_whitespace().map(|id| id.parse().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn two_machines_share_no_user() {
+    let node = Node::new(8);
+    assert_eq!(node.sandboxes.shared_user(), None, "this test needs a file system with id-mapped mounts for its files");
+    let script = "umask 077; id -u > /var/run/kubevirt/sockets/own; echo up; while :; do sleep 0.05; done";
+    let mut pods = Vec::new();
+    for uid in ["left", "right"] {
+        let plan = node.prepare(uid, script).await;
+        pods.push((uid, node.sandboxes.start(&plan).await.unwrap()));
+        until("the pod is up", || if node.log(uid).contains("up") { Ok(()) } else { Err(node.log(uid)) }).await;
+    }
+    let [(_, left), (_, right)] = pods.as_slice() else { panic!("two pods") };
+    let (left, right) = (left.state.process.pid, right.state.process.pid);
+    let (one, two) = (users_of(left), users_of(right));
+    assert!(one.iter().all(|id| *id == one[0]) && two.iter().all(|id| *id == two[0]), "{one:?} {two:?}");
+    assert!(one[0] != two[0] && one[0] != 107 && two[0] != 107, "{one:?} {two:?}");
+
+    // On disk their files are 107's, so that volumes move between machines; and it is 107 that they see themselves.
+    let own = node.sandboxes.dir("right").volume("kubernetes.io~empty-dir", "sockets").join("own");
+    let stored = fs::metadata(&own).unwrap();
+    use std::os::unix::fs::MetadataExt;
+    assert_eq!((stored.uid(), stored.gid(), stored.mode() & 0o777), (107, 107, 0o600));
+    assert_eq!(fs::read_to_string(&own).unwrap(), "107\n");
+
+    // The left one has broken out: it is in the host's namespaces, with nothing but its user.
+    let as_left = |script: String| {
+        let id = one[0].to_string();
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", &id, "--regid", &id, "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]);
+        command.args(["/bin/sh", "-c", &script]).output().unwrap()
+    };
+    let itself = as_left(format!("kill -0 {left} && echo mine"));
+    assert_eq!(String::from_utf8_lossy(&itself.stdout), "mine\n", "{itself:?}");
+    for attack in [
+        format!("kill -0 {right}"),
+        format!("ls /proc/{right}/root/"),
+        format!("cat /proc/{right}/environ"),
+        format!("ls /proc/{right}/fd"),
+        format!("cat /proc/{right}/root/var/run/kubevirt/sockets/own"),
+    ] {
+        let tried = as_left(attack.clone());
+        assert!(!tried.status.success() && tried.stdout.is_empty(), "{attack}: {tried:?}");
+    }
+    // Their ranges are given back with them, and only then.
+    let claims = node.config.run_dir.parent().unwrap().join("user-ids");
+    let claimed = || fs::read_dir(&claims).unwrap().flatten().filter(|entry| entry.file_name() != "lock").count();
+    assert_eq!(claimed(), 2);
+    for (uid, pod) in &pods {
+        pod.kill().unwrap();
+        pod.wait().await.unwrap();
+        node.sandboxes.remove(uid).await.unwrap();
+    }
+    assert_eq!(claimed(), 0);
     node.sandboxes.teardown().await.unwrap();
     assert_eq!(node.leftovers(), Vec::<String>::new());
 }

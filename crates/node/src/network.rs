@@ -23,7 +23,6 @@ use ferrovirt_plan::{
 };
 
 use crate::{
-    pods::RUNTIME_USER,
     process::{Network as Namespace, Process},
     routers::Advertiser,
 };
@@ -68,6 +67,8 @@ pub(crate) enum NetworkError {
 pub(crate) async fn attach(vmi: &VirtualMachineInstance, launcher: &Process) -> Result<Vec<Attached>, NetworkError> {
     let mut attached = vec![];
     let namespace = launcher.network();
+    let status = launcher.read("status").map_err(NetworkError::Device)?;
+    let user = user(&status).ok_or_else(|| NetworkError::Device(io::Error::other("the launcher has no user")))?;
     for (index, network) in vmi.spec.networks.iter().enumerate() {
         let interface = vmi.spec.domain.devices.interfaces.iter().find(|i| i.name == network.name);
         // SR-IOV functions are host devices, and a binding plugin brings its own devices.
@@ -76,8 +77,8 @@ pub(crate) async fn attach(vmi: &VirtualMachineInstance, launcher: &Process) -> 
             crate::tun::provide(launcher).map_err(NetworkError::Device)?;
         }
         attached.push(match interface.bridge {
-            Some(_) => bridged(vmi, index, network, interface, namespace).await?,
-            None => masqueraded(vmi, index, network, interface, namespace).await?,
+            Some(_) => bridged(vmi, index, network, interface, namespace, user).await?,
+            None => masqueraded(vmi, index, network, interface, namespace, user).await?,
         });
     }
     Ok(attached)
@@ -89,6 +90,7 @@ async fn masqueraded(
     network: &Network,
     interface: &Interface,
     namespace: &Namespace,
+    user: (u32, u32),
 ) -> Result<Attached, NetworkError> {
     let cidr = network.pod.as_ref().map(|pod| pod.vm_network_cidr.as_str()).filter(|cidr| !cidr.is_empty());
     let cidr = cidr.unwrap_or(DEFAULT_CIDR);
@@ -105,8 +107,8 @@ async fn masqueraded(
         prefix,
         ipv6: Some(ipv6),
         ports: ports(interface),
-        uid: RUNTIME_USER,
-        gid: RUNTIME_USER,
+        uid: user.0,
+        gid: user.1,
         queues: queues(vmi, interface),
     };
     let (tap, queues) = (binding.tap.clone(), binding.queues);
@@ -159,6 +161,7 @@ async fn bridged(
     network: &Network,
     interface: &Interface,
     namespace: &Namespace,
+    user: (u32, u32),
 ) -> Result<Attached, NetworkError> {
     let outside = pod_interface(network);
     let (tap, bridge) = match outside.as_str() {
@@ -173,8 +176,8 @@ async fn bridged(
         bridge: bridge.clone(),
         outside: outside.clone(),
         server,
-        uid: RUNTIME_USER,
-        gid: RUNTIME_USER,
+        uid: user.0,
+        gid: user.1,
         queues,
     };
     let had = namespace.blocking(move |namespace| bridge::bind(namespace, &binding)).await;
@@ -208,6 +211,13 @@ async fn bridged(
         addresses: had.addresses.iter().map(|(address, _)| *address).filter(IpAddr::is_ipv4).collect(),
         queues,
     })
+}
+
+/// The user and group that a process is to the node, which are others than inside of its user namespace if it has one. Whoever
+/// opens a tap must be its owner.
+pub(crate) fn user(status: &str) -> Option<(u32, u32)> {
+    let id = |key| status.lines().find_map(|line| line.strip_prefix(key)?.split_whitespace().next()?.parse().ok());
+    Some((id("Uid:")?, id("Gid:")?))
 }
 
 /// The address of a guest behind a masquerade: our DHCP server gives it no other.
@@ -287,6 +297,13 @@ fn ipv6_side(cidr: &str) -> Option<Ipv6Side> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_launchers_user_is_what_the_node_calls_it() {
+        let status = "Name:\tx\nUid:\t1879048299\t1\t2\t3\nGid:\t107\t107\t107\t107\n";
+        assert_eq!(user(status), Some((1_879_048_299, 107)));
+        assert_eq!(user("Name:\tx\n"), None);
+    }
 
     #[test]
     fn the_same_holds_for_ipv6() {

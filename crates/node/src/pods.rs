@@ -9,7 +9,7 @@ use kube::{Api, api::ListParams};
 use crate::Context;
 
 /// The user of launchers that need not be root.
-pub(crate) const RUNTIME_USER: u32 = 107;
+const RUNTIME_USER: u32 = 107;
 
 /// Uids of the instance's pods on this node.
 ///

@@ -123,6 +123,19 @@ fn the_pod_is_named_by_its_instance() {
 }
 
 #[test]
+fn a_launcher_asks_for_the_runtimes_filter_and_for_no_privileges() {
+    let spec = pod::render(&vmi(""), &pod::Config::default()).spec.unwrap();
+    let context = spec.security_context.unwrap();
+    assert_eq!(context.seccomp_profile.unwrap().type_, "RuntimeDefault");
+    for container in spec.containers.iter().chain(spec.init_containers.iter().flatten()) {
+        let own = container.security_context.clone().unwrap();
+        assert_eq!(own.allow_privilege_escalation, Some(false), "{}", container.name);
+        assert_eq!(own.capabilities.unwrap().drop, Some(vec!["ALL".to_owned()]), "{}", container.name);
+        assert!(own.seccomp_profile.is_none() && own.privileged != Some(true), "{}", container.name);
+    }
+}
+
+#[test]
 fn a_pod_is_made_once_its_storage_is_there() {
     let mut waits = vmi("Pending");
     waits.spec.volumes = serde_json::from_value(json!([{ "name": "d", "dataVolume": { "name": "dv" } }])).unwrap();

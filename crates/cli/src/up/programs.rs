@@ -122,6 +122,7 @@ pub fn node_config(
         image_mounts,
         image_env,
         cni_plugin_dirs: ferrovirt_node_lite::default_cni_plugin_dirs(),
+        own_users: true,
         devices: ferrovirt_node_lite::detect_devices(),
         images: Arc::new(images),
     })

@@ -1,17 +1,15 @@
 //! A tree of files as a mount that shows other owners than are stored.
 //!
-//! The one file of this crate with `unsafe`: no library wraps `mount_setattr`. The kernel takes the mapping from a user
-//! namespace, and a namespace needs a process to be born in; [`hold`] is that process, for a moment.
-#![allow(unsafe_code)]
+//! The kernel takes the mapping from a user namespace, and a namespace needs a process to be born in; [`hold`] is that
+//! process, for a moment.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use ferrovirt_machine::spec::IdRange;
-use nix::libc;
 use rustix::fs::CWD;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
@@ -23,24 +21,8 @@ const READY: &str = "ready";
 pub fn map_tree(base: &Path, ids: IdRange) -> io::Result<OwnedFd> {
     let namespace = namespace(ids)?;
     let tree = open_tree(CWD, base, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
-    let attributes = libc::mount_attr {
-        attr_set: libc::MOUNT_ATTR_IDMAP,
-        attr_clr: 0,
-        propagation: 0,
-        userns_fd: u64::from(namespace.as_raw_fd().unsigned_abs()),
-    };
-    // SAFETY: both descriptors are open, the path is an empty C string, and the structure is as large as we say.
-    let answer = unsafe {
-        libc::syscall(
-            libc::SYS_mount_setattr,
-            tree.as_raw_fd(),
-            c"".as_ptr(),
-            libc::AT_EMPTY_PATH,
-            &raw const attributes,
-            size_of::<libc::mount_attr>(),
-        )
-    };
-    if answer == 0 { Ok(tree) } else { Err(io::Error::last_os_error()) }
+    ferrovirt_confine::map_ids(tree.as_fd(), namespace.as_fd())?;
+    Ok(tree)
 }
 
 /// A user namespace with this mapping.

@@ -1,4 +1,4 @@
-//! `pod-shim`, `pod-init` and `pod-exec` alone. One shim stays in memory for each VM, and the relocations of the full `ferrovirt`
+//! `pod-shim`, `pod-init`, `pod-users` and `pod-exec` alone. One shim stays in memory for each VM, and the relocations of the full `ferrovirt`
 //! binary would cost each of them megabytes, so `up` prefers this small program when it is installed beside it.
 
 fn main() {
@@ -6,6 +6,7 @@ fn main() {
     let code = match args.next().as_deref().and_then(std::ffi::OsStr::to_str) {
         Some("pod-shim") => ferrovirt_node_lite::shim_main(args),
         Some("pod-init") => ferrovirt_node_lite::init_main(args),
+        Some("pod-users") => ferrovirt_node_lite::users_main(),
         Some("pod-exec") => ferrovirt_node_lite::exec_main(args),
         _ => {
             eprintln!(
