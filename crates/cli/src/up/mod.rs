@@ -224,7 +224,9 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     let lifetime = arguments.certificate_lifetime;
     let certificates = Arc::new(Certificates::make(pki, address, paths.kubeconfig(), lifetime)?);
     let certificate = certificates.serving().clone();
-    uploads::start(&api, client("cdi-uploadproxy"), address.ip(), &certificate, wait(stopped.clone())).await?;
+    let upload_key = pki.upload_key()?;
+    let uploads = (client("cdi-uploadproxy"), upload_key.clone());
+    uploads::start(&api, uploads, address.ip(), &certificate, wait(stopped.clone())).await?;
     let serving = {
         let tls = TlsConfig { certificate, client_ca_pem };
         let (api, mut stopped) = (api.clone(), stopped.clone());
@@ -250,9 +252,10 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     let cdi = ferrovirt_cdi::Settings {
         image: programs.tools_image.clone(),
         pull_policy: "IfNotPresent".into(),
-        cache: Some(image_cache.display().to_string()),
+        cache: Some(ferrovirt_cdi::cache::CachePaths { directory: image_cache, pods: paths.data_dir.join("pods") }),
     };
-    tokio::spawn(ferrovirt_cdi::run(client("cdi-controller"), cdi, wait(stopped.clone())));
+    let public = tokio::sync::watch::channel(upload_key.public()).1;
+    tokio::spawn(ferrovirt_cdi::run(client("cdi-controller"), cdi, public, wait(stopped.clone())));
     let registries = arguments.registries.as_deref().map(std::path::absolute).transpose()?;
     let image_settings = images::Settings {
         directory: &paths.images(),
