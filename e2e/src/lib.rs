@@ -15,6 +15,7 @@ pub mod host;
 pub mod leftovers;
 pub mod liar;
 pub mod manifest;
+pub mod outside;
 pub mod process;
 pub mod raw_qemu;
 pub mod relay;

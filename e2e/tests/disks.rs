@@ -7,6 +7,7 @@ use ferrovirt_e2e::{
     Case, Host, Options,
     cluster::Cluster,
     host, manifest,
+    outside::address,
     process::Process,
     relay::Relay,
     servers::{Registry, Web},
@@ -249,14 +250,6 @@ fn write_disk(path: &Path, word: &str) -> Result<()> {
 /// The demo guest's disk.
 fn demo_disk() -> Result<std::path::PathBuf> {
     Ok(host::guest_archive()?.with_file_name("demo.qcow2"))
-}
-
-/// How pods reach a server on this machine.
-fn address(host: &Host) -> Result<String> {
-    let nodes: Value = serde_json::from_str(&host.kubectl(&["get", "nodes", "-o", "json"])?)?;
-    let addresses = nodes["items"][0]["status"]["addresses"].as_array().context("no addresses")?.clone();
-    let internal = addresses.iter().find(|address| address["type"] == "InternalIP").context("no address")?;
-    Ok(internal["address"].as_str().context("no address")?.to_owned())
 }
 
 fn volume(name: &str, source: Value, size: &str) -> Value {

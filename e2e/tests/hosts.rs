@@ -123,6 +123,13 @@ fn other_users_get_their_own_credentials(host: &Host) -> Result<()> {
     as_bob(&["get", "vms"])?.success()?;
     let said = as_bob(&["delete", "vm", "any"])?.failure()?;
     ensure!(said.contains("Forbidden"), "a reader deletes VMs: {said}");
+    // What was lost is taken back while the host runs, and bob can be given another one.
+    let said = host.ferrovirt(&["kubeconfig", "--revoke", "bob"])?;
+    ensure!(said.contains("from now on"), "the running host was not told: {said}");
+    let said = as_bob(&["get", "vms"])?.failure()?;
+    ensure!(said.contains("Unauthorized") || said.contains("logged in"), "a revoked certificate: {said}");
+    host.ferrovirt(&["kubeconfig", "--user", "bob", "--group", "readers", "-o", &bob.to_string_lossy()])?;
+    as_bob(&["get", "vms"])?.success()?;
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use ferrovirt_e2e::{Case, Console, Host, Options, command, has_ipv6, manifest, servers::Web, suite, wait};
+use ferrovirt_e2e::{Case, Console, Host, Options, command, has_ipv6, manifest, outside, servers::Web, suite, wait};
 use serde_json::{Value, json};
 
 const CASES: &[Case] = &[
@@ -152,10 +152,7 @@ fn look_around(host: &Host) -> Result<()> {
     fs::create_dir_all(directory.join("www"))?;
     fs::write(directory.join("www/index.html"), "this is outside\n")?;
     let web = Web::start(&directory, None)?;
-    let nodes: Value = serde_json::from_str(&host.kubectl(&["get", "nodes", "-o", "json"])?)?;
-    let addresses = nodes["items"][0]["status"]["addresses"].as_array().context("the node has no addresses")?.clone();
-    let outside = addresses.iter().find(|address| address["type"] == "InternalIP").context("no address")?;
-    let outside = format!("{}:{}", outside["address"].as_str().unwrap_or_default(), web.port);
+    let outside = format!("{}:{}", outside::address(host)?, web.port);
     for (name, other) in [("behind", "instead"), ("instead", "behind")] {
         host.wait_running(name)?;
         let vmi = host.wait_running(other)?;

@@ -173,7 +173,12 @@ fn csv_fields(row: &str) -> Vec<String> {
 pub(crate) fn from_certificate(der: &[u8]) -> Option<User> {
     let (_, cert) = x509_parser::certificate::X509Certificate::from_der(der).ok()?;
     let subject = cert.subject();
-    let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
+    // One name and no more, so that nobody reads another one than was signed for.
+    let mut names = subject.iter_common_name();
+    let name = names.next()?.as_str().ok().filter(|name| !name.is_empty())?.to_owned();
+    if names.next().is_some() {
+        return None;
+    }
     let groups = subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned)).collect();
     Some(User { name, groups, ..User::default() }.authenticated())
 }

@@ -113,7 +113,11 @@ pub async fn pass_on(
 fn identify(headers: &mut HeaderMap, user: &User) {
     let claimed: Vec<HeaderName> = headers
         .keys()
-        .filter(|name| name.as_str().starts_with("x-remote-") || name.as_str().starts_with("impersonate-"))
+        .filter(|name| {
+            // Some servers take an underscore for a dash.
+            let name = name.as_str().replace('_', "-");
+            name.starts_with("x-remote-") || name.starts_with("impersonate-")
+        })
         .cloned()
         .collect();
     for name in claimed {
@@ -169,13 +173,16 @@ mod tests {
             ("x-remote-user", "root"),
             ("x-remote-group", "system:masters"),
             ("x-remote-extra-a", "b"),
+            ("x_remote_user", "root"),
+            ("X-Remote_Group", "system:masters"),
+            ("X_REMOTE-EXTRA_a", "b"),
             ("authorization", "Bearer x"),
             ("impersonate-user", "root"),
             ("connection", "close, x-private"),
             ("x-private", "1"),
             ("accept", "*/*"),
         ] {
-            headers.append(name, HeaderValue::from_static(value));
+            headers.append(HeaderName::try_from(name).unwrap(), HeaderValue::from_static(value));
         }
         let mut user = User::new("jane", &["dev", "ops"]);
         user.uid = Some("7".into());

@@ -3,9 +3,11 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
 
+use ferrovirt_serve::{Guest, TooMany};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use http::{HeaderMap, Request, Response, StatusCode, header};
+use http_body::Body as _;
 use serde_json::json;
 
 use crate::aggregation::{self, Route};
@@ -20,7 +22,7 @@ use crate::rest::{self, Call};
 use crate::server::{self, Server};
 use crate::status::ApiError;
 use crate::tokens::{self, ISSUER};
-use crate::{discovery, openapi};
+use crate::{discovery, fairness, openapi};
 
 /// What Go's server says of a path that nobody serves.
 const NOT_FOUND: &str = "404 page not found\n";
@@ -41,6 +43,7 @@ pub fn handle(server: Arc<Server>, request: Request<Body>) -> BoxFuture<'static,
                 body::error(&ApiError::internal("the request could not be handled; the log of the server says more"))
             }
         };
+        let response = server.audit.look(&mut record, response).await;
         server.audit.end(record, &response);
         response
     })
@@ -57,6 +60,46 @@ async fn run(
     if let Some(record) = record {
         record.user(&asking, &asking);
     }
+    introduce(&request, &asking)?;
+    let guest = request.extensions().get::<Guest>().cloned();
+    let Some(flow) = fairness::flow(&asking, guest.as_ref(), &info) else {
+        return act(server, asking, request, query, info, record).await;
+    };
+    let turn = server.fairness.enter(flow, width(&server, &info, &query, &request)).await?;
+    let upgrade = match guest.filter(|_| request.headers().contains_key(header::UPGRADE)) {
+        Some(guest) => Some((turn.stream()?, guest)),
+        None => None,
+    };
+    let response = act(server, asking.clone(), request, query, info, record).await?;
+    turn.follow(response, upgrade)
+}
+
+/// What a request counts for: a list for as many as it may have to read, and a large body for what it may hold while it arrives.
+fn width(server: &Server, info: &RequestInfo, query: &Query, request: &Request<Body>) -> usize {
+    match &info.target {
+        Some(target) if matches!(info.verb, "list" | "deletecollection") => {
+            let all = match target.group.as_str() {
+                "" => server.store.count(&target.resource),
+                group => server.store.count(&format!("{group}/{}", target.resource)),
+            };
+            let limit = query.get("limit").parse().ok().filter(|limit| *limit > 0);
+            server.fairness.width(limit.map_or(all, |limit: usize| limit.min(all)))
+        }
+        _ if request.body().size_hint().exact().is_none_or(|length| length > body::FREE as u64) => fairness::LARGE_BODY,
+        _ => 1,
+    }
+}
+
+/// What somebody asks for whose turn it is.
+async fn act(
+    server: Arc<Server>,
+    asking: User,
+    request: Request<Body>,
+    query: Query,
+    info: RequestInfo,
+    record: &mut Option<Record>,
+) -> Result<Response<Body>, ApiError> {
+    let request = server.audit.decide(record, &asking, &info, request).await?;
     let user = impersonate(&server, asking.clone(), request.headers())?;
     if let Some(record) = record {
         record.user(&asking, &user);
@@ -75,11 +118,12 @@ async fn run(
 
 /// A user that came with the connection or the caller, or a token. Credentials that nobody vouched for are refused.
 fn authenticate(server: &Server, request: &mut Request<Body>) -> Result<User, ApiError> {
+    // Nobody behind this server has to see the credential.
+    let credential = request.headers_mut().remove(header::AUTHORIZATION);
     if let Some(user) = request.extensions_mut().remove::<User>() {
         return Ok(user.authenticated());
     }
-    // Nobody behind this server has to see the credential.
-    let Some(credential) = request.headers_mut().remove(header::AUTHORIZATION) else {
+    let Some(credential) = credential else {
         return Ok(User::anonymous());
     };
     let token = credential
@@ -99,6 +143,16 @@ fn authenticate(server: &Server, request: &mut Request<Body>) -> Result<User, Ap
             tracing::debug!(%error, "a bearer token was refused");
             Err(ApiError::unauthorized())
         }
+    }
+}
+
+/// Tells the listener whose connection this is: what a stranger may hold is less.
+fn introduce(request: &Request<Body>, asking: &User) -> Result<(), ApiError> {
+    match request.extensions().get::<Guest>().filter(|guest| !guest.is_known()) {
+        Some(guest) if asking.in_group(AUTHENTICATED) => guest
+            .known(&asking.name)
+            .map_err(|TooMany| ApiError::too_many_requests("too many connections of one user, please try again later")),
+        _ => Ok(()),
     }
 }
 

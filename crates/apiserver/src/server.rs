@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use ferrovirt_schema::structural::Pool;
+use ferrovirt_serve::Limits;
 use ferrovirt_store::{BackupError, OpenError, Options};
 use futures::future::BoxFuture;
 use http::{Request, Response};
@@ -17,16 +18,18 @@ use tokio_util::task::TaskTracker;
 
 use crate::admission::{Policies, Webhooks};
 use crate::aggregation::Aggregation;
-use crate::audit::Audit;
+use crate::audit::{Audit, Policy, Rotation};
 use crate::authn::{StaticTokens, User};
 use crate::authz::{self, Rbac};
 use crate::controllers::{self, Client};
+use crate::fairness::{Fairness, Shares};
 use crate::front_proxy::FrontProxy;
 use crate::http::body::Body;
 use crate::http::serve::{self, TlsConfig};
 use crate::openapi;
 use crate::registry::Registry;
 use crate::rest::{self, Snapshots};
+use crate::revocation::Revocations;
 use crate::service::{ApiService, ClientService};
 use crate::status::ApiError;
 use crate::storage::Store;
@@ -61,10 +64,19 @@ pub struct Config {
     pub crds: Vec<Value>,
     /// Other objects that are created at start if they are absent.
     pub bootstrap: Vec<Value>,
-    /// Every request is appended to this file, as `audit.k8s.io/v1` events of the Metadata level.
+    /// Requests are appended to this file, as `audit.k8s.io/v1` events.
     pub audit_log: Option<PathBuf>,
+    pub audit_rotation: Rotation,
+    /// Which of them; all at the Metadata level unless it says otherwise.
+    pub audit_policy: Policy,
     /// Where services get their addresses from.
     pub service_network: rest::ServiceNetwork,
+    /// What the listener takes on, if not the usual.
+    pub limits: Option<Limits>,
+    /// Client certificates that are not believed any more.
+    pub revocations: Revocations,
+    /// What each user has of the server.
+    pub shares: Shares,
     /// Users whose pods are the system's own: nobody else changes them.
     pub pod_makers: Vec<String>,
 }
@@ -120,6 +132,9 @@ pub struct Server {
     in_process: RwLock<HashMap<(String, String), Handler>>,
     subresources: RwLock<HashMap<(String, String, String), Handler>>,
     pub more_metrics: RwLock<Vec<MoreMetrics>>,
+    pub limits: Option<Limits>,
+    pub revocations: Revocations,
+    pub fairness: Arc<Fairness>,
 }
 
 impl Server {
@@ -143,7 +158,9 @@ impl ApiServer {
     /// Opens the store and brings it to a state in which requests can be served.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let tokens = Tokens::new(config.service_account_key_pem.as_deref()).map_err(StartError::Key)?;
-        let audit = Audit::open(config.audit_log.as_deref()).await.map_err(StartError::Audit)?;
+        let audit = Audit::open(config.audit_log.as_deref(), config.audit_rotation, config.audit_policy.clone())
+            .await
+            .map_err(StartError::Audit)?;
         let dir = config.data_dir.join(STORE_DIR);
         let opened = tokio::task::spawn_blocking(move || {
             std::fs::create_dir_all(&dir).map_err(StartError::Directory)?;
@@ -176,6 +193,9 @@ impl ApiServer {
             in_process: RwLock::default(),
             subresources: RwLock::default(),
             more_metrics: RwLock::default(),
+            limits: config.limits,
+            revocations: config.revocations.clone(),
+            fairness: Arc::new(Fairness::new(config.shares)),
         });
         crd::load(&server).await;
         bootstrap(&server, config).await?;
@@ -201,7 +221,7 @@ impl ApiServer {
         shutdown: impl Future<Output = ()>,
     ) -> io::Result<()> {
         controllers::advertise(&self.server, listener.local_addr()?).await;
-        serve::serve(self.service(), listener, tls, shutdown).await
+        serve::serve(self.service(), listener, tls, self.server.limits.unwrap_or_else(serve::limits), shutdown).await
     }
 
     /// Serves a Service that webhook configurations and APIServices name.

@@ -13,6 +13,7 @@ use tower::Service;
 use crate::authn::User;
 use crate::http::body::{Body, BoxError};
 use crate::pipeline;
+use crate::revocation::Revocations;
 use crate::server::Server;
 
 /// Takes any request; identity is the [`User`] extension, if there is one.
@@ -24,6 +25,10 @@ pub struct ApiService {
 impl ApiService {
     pub(crate) fn new(server: Arc<Server>) -> Self {
         Self { server }
+    }
+
+    pub(crate) fn revocations(&self) -> &Revocations {
+        &self.server.revocations
     }
 
     /// Ends with the server, or earlier with one listener.

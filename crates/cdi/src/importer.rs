@@ -1,6 +1,5 @@
 //! The process in an importer pod. Knows its job from a variable, answers about itself on a port, and ends with 0 or a verdict.
 
-use std::convert::Infallible;
 use std::fs::{self, File};
 use std::io;
 use std::net::Ipv4Addr;
@@ -14,12 +13,13 @@ use ferrovirt_disks::containerdisk::find_disk;
 use ferrovirt_disks::image::{FileSource, ImportError, Options, Target, import};
 use ferrovirt_fetch::http::{Client, HttpError, Trust};
 use ferrovirt_fetch::web::{WebSource, parse_header};
+use ferrovirt_serve::{Guest, Handler, Limits, Peer, Reception};
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::job::{self, DISK_PATH, From, Job, PORT, UPLOAD_OFFSET, Verdict, paths};
 use crate::receive::{Answer, Uploads};
@@ -255,36 +255,40 @@ fn source_disk(block: bool) -> PathBuf {
 async fn serve(server: Arc<Server>) -> Result<(), Failure> {
     let wrap = |source| Failure::Io { what: "listen for questions about the progress", source };
     let listener = tokio::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).await.map_err(wrap)?;
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let server = server.clone();
-            tokio::spawn(async move {
-                let service = service_fn(move |request| {
-                    let server = server.clone();
-                    // A client that hangs up must not leave an upload half given up.
-                    let answered = tokio::spawn(async move { answer(&server, request).await });
-                    async move {
-                        Ok::<_, Infallible>(answered.await.unwrap_or_else(|error| {
-                            let mut response = Response::new(full(format!("{error}\n")));
-                            *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
-                            response
-                        }))
-                    }
-                });
-                let connection =
-                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-                if let Err(error) = connection.await {
-                    tracing::debug!(%error, "a connection ended");
-                }
-            });
-        }
-    });
+    // Few have something to ask here, and those who upload or clone say who they are.
+    let limits = Limits { strangers: 48, ..Limits::new(64, 0.25) };
+    let receive = move || reception(server.clone());
+    tokio::spawn(ferrovirt_serve::serve(listener, limits, receive, CancellationToken::new(), std::future::pending()));
     Ok(())
+}
+
+fn reception(server: Arc<Server>) -> Reception {
+    let meet = move |_: Peer| -> Option<Handler> {
+        Some(Box::new(move |request| {
+            let server = server.clone();
+            // A client that hangs up must not leave an upload half given up.
+            let answered = tokio::spawn(async move { answer(&server, request).await });
+            Box::pin(async move {
+                let response = answered.await.unwrap_or_else(|error| {
+                    let mut response = Response::new(full(format!("{error}\n")));
+                    *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+                    response
+                });
+                response.map(|body| body.map_err(Into::into).boxed_unsync())
+            })
+        }))
+    };
+    Reception { tls: None, meet: Box::new(meet) }
 }
 
 async fn answer(server: &Server, request: Request<Incoming>) -> Response<Body> {
     if let Some(shown) = server.shown.as_ref().filter(|_| request.uri().path() == DISK_PATH) {
-        return shown.answer(request.headers());
+        let response = shown.answer(request.headers());
+        if response.status().is_success() {
+            // A whole disk takes its time.
+            request.extensions().get::<Guest>().map(|guest| guest.known("disk"));
+        }
+        return response;
     }
     let plain = |code, text: String| Answer { code, text, offset: None };
     let upload = request.uri().path().starts_with("/v1beta1/upload");

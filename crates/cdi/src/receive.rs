@@ -12,6 +12,7 @@ use bytes::Bytes;
 use ferrovirt_api::chain;
 use ferrovirt_disks::image::Source;
 use ferrovirt_fetch::web::Chunks;
+use ferrovirt_serve::{Guest, Patient};
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::BodyExt;
@@ -22,6 +23,7 @@ use tokio::task::AbortHandle;
 use crate::job::UPLOAD_FILE;
 use crate::token::judge;
 use crate::transfer::{Board, Place, fetch};
+use crate::upload::STALL;
 
 /// Pieces of an upload between network and disk.
 const QUEUE: usize = 32;
@@ -106,7 +108,9 @@ impl Session {
     }
 }
 
-async fn pump(mut body: Incoming, sender: mpsc::Sender<io::Result<Bytes>>, received: &AtomicU64) -> End {
+async fn pump(body: Incoming, sender: mpsc::Sender<io::Result<Bytes>>, received: &AtomicU64) -> End {
+    // Who sends nothing for too long can go on later, on another connection.
+    let mut body = Patient::new(body, STALL);
     while let Some(frame) = body.frame().await {
         let Ok(frame) = frame else { return End::Broken };
         let Ok(data) = frame.into_data() else { continue };
@@ -149,6 +153,7 @@ impl Uploads {
         if !self.lets_in(request.headers()) {
             return answer(StatusCode::UNAUTHORIZED, "the token is not the one of this upload\n");
         }
+        request.extensions().get::<Guest>().map(|guest| guest.known("upload"));
         let part = Part::of(request.headers());
         let mut session = self.session.lock().await;
         // Whoever asks for his file has nothing more to say on an older connection.

@@ -1,31 +1,35 @@
 //! Uploads, by upstream's protocol: a token from the API, then the image to the upload proxy, which hands it to the importer of the
 //! claim. Tokens are signed, name one claim, and are good for minutes.
 
-use std::convert::Infallible;
 use std::future::Future;
 use std::io;
-use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use ferrovirt_api::cdi::{UploadTokenRequest, names};
+use ferrovirt_serve::{Guest, Handler, Limits, Patient, Peer, Reception};
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HOST};
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::job::{From, PORT, UPLOAD_FILE, UPLOAD_OFFSET};
 use crate::plan::{job_of, pod_name};
 pub use crate::token::Key;
 use crate::token::{Claims, judge, now};
 
+/// How long an upload may send nothing.
+pub(crate) const STALL: Duration = Duration::from_secs(120);
+/// How long the importer may take to be there.
+const CONNECT: Duration = Duration::from_secs(10);
 const API: &str = "/apis/upload.cdi.kubevirt.io/v1beta1";
 const PROXY: &str = "/v1beta1/upload";
 
@@ -79,29 +83,28 @@ impl Uploads {
     pub async fn serve(
         self: Arc<Self>,
         listener: TcpListener,
-        tls: impl Fn() -> tokio_rustls::TlsAcceptor,
+        limits: Limits,
+        tls: impl Fn() -> Arc<rustls::ServerConfig> + Send,
         shutdown: impl Future<Output = ()>,
     ) {
-        let mut shutdown = pin!(shutdown);
-        loop {
-            let accepted = tokio::select! {
-                () = &mut shutdown => return,
-                accepted = listener.accept() => accepted,
-            };
-            let Ok((stream, _)) = accepted else { continue };
-            let (uploads, tls) = (self.clone(), tls());
-            tokio::spawn(async move {
-                let Ok(stream) = tls.accept(stream).await else { return };
-                let service = service_fn(move |request| {
+        let receive = move || {
+            let uploads = self.clone();
+            let meet = move |_: Peer| -> Option<Handler> {
+                Some(Box::new(move |request| {
                     let uploads = uploads.clone();
-                    async move { Ok::<_, Infallible>(uploads.take(request).await) }
-                });
-                let connection = hyper::server::conn::http1::Builder::new();
-                if let Err(error) = connection.serve_connection(TokioIo::new(stream), service).await {
-                    tracing::debug!(%error, "an upload's connection ended");
-                }
-            });
-        }
+                    Box::pin(async move {
+                        uploads.take(request).await.map(|body| body.map_err(|never| match never {}).boxed_unsync())
+                    })
+                }))
+            };
+            Reception { tls: Some(tls()), meet: Box::new(meet) }
+        };
+        ferrovirt_serve::serve(listener, limits, receive, CancellationToken::new(), shutdown).await;
+    }
+
+    /// What a proxy takes on: few at a time upload, and each of them has shown a token.
+    pub fn limits() -> Limits {
+        Limits::new(512, 0.125)
     }
 
     async fn take(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
@@ -119,6 +122,11 @@ impl Uploads {
         let Some(claims) = token.and_then(|token| judge(&public, token)) else {
             return say(StatusCode::UNAUTHORIZED, "the token is not valid, or not any more\n".to_owned());
         };
+        // However many connections one claim's token opens, others' uploads go on.
+        let guest = request.extensions().get::<Guest>();
+        if guest.is_some_and(|guest| guest.known(&format!("{}/{}", claims.namespace, claims.name)).is_err()) {
+            return say(StatusCode::TOO_MANY_REQUESTS, "too many connections for one claim\n".to_owned());
+        }
         if request.method() == Method::HEAD && !request.headers().contains_key(UPLOAD_FILE) {
             return say(StatusCode::OK, String::new());
         }
@@ -149,7 +157,8 @@ impl Uploads {
         }
         let address =
             pod.status.and_then(|status| status.pod_ip).ok_or_else(|| unready("the importer is not ready"))?;
-        let stream = TcpStream::connect((address.as_str(), PORT)).await.map_err(|error| broken(&error))?;
+        let stream = tokio::time::timeout(CONNECT, TcpStream::connect((address.as_str(), PORT))).await;
+        let stream = stream.map_err(|_| unready("the importer does not answer"))?.map_err(|error| broken(&error))?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
         tokio::spawn(connection);
@@ -159,7 +168,7 @@ impl Uploads {
             .filter_map(|name| request.headers().get(&name).cloned().map(|value| (name, value)))
             .collect();
         let asks = request.method() == Method::HEAD;
-        let mut inner = Request::new(request.into_body());
+        let mut inner = Request::new(Patient::new(request.into_body(), STALL));
         *inner.method_mut() = if asks { Method::HEAD } else { Method::POST };
         *inner.uri_mut() = http::Uri::from_static(PROXY);
         let headers = inner.headers_mut();
@@ -203,4 +212,87 @@ fn refuse(code: StatusCode, reason: &str, message: &str) -> (StatusCode, Value) 
 /// A listener's address as clients should use it.
 pub fn proxy_url(listener: &TcpListener) -> io::Result<String> {
     Ok(format!("https://{}", listener.local_addr()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    fn uploads() -> Uploads {
+        let service = tower::service_fn(|_: Request<kube::client::Body>| async {
+            Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"{}"))))
+        });
+        Uploads::with_key(Client::new(service, "default"), watch::channel(Key::of(b"secret").unwrap()).1)
+    }
+
+    /// Idle clients, and those that stop in the middle, were kept for ever and took every descriptor.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn idle_clients_of_the_proxy_leave_room_for_uploads() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate = rcgen::CertificateParams::new(vec!["localhost".into()]).unwrap().self_signed(&key).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = rustls::ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key.serialize_der().try_into().unwrap())
+            .unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(certificate.der().clone()).unwrap();
+        let client = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let (uploads, tls, client) = (Arc::new(uploads()), Arc::new(tls), Arc::new(client));
+        let token = uploads.key.borrow().sign("a", "disk", "u1");
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let soon = Duration::from_millis(500);
+        let limits =
+            Limits { total: 40, per_peer: 30, strangers: 8, stranger_idle: soon, handshake: soon, ..Uploads::limits() };
+        tokio::spawn(uploads.serve(listener, limits, move || tls.clone(), std::future::pending()));
+        let connect = || async {
+            let stream = TcpStream::connect(address).await.unwrap();
+            tokio_rustls::TlsConnector::from(client.clone()).connect("localhost".try_into().unwrap(), stream).await
+        };
+        let honest = format!("HEAD /v1beta1/upload HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n");
+        let ask = |stream: tokio_rustls::client::TlsStream<TcpStream>| {
+            let honest = honest.clone();
+            async move {
+                let mut stream = stream;
+                stream.write_all(honest.as_bytes()).await.unwrap();
+                let mut answer = [0; 512];
+                let length = stream.read(&mut answer).await.unwrap();
+                assert!(
+                    answer[..length].starts_with(b"HTTP/1.1 200"),
+                    "{}",
+                    String::from_utf8_lossy(&answer[..length])
+                );
+                stream
+            }
+        };
+        let mut friend = ask(connect().await.unwrap()).await;
+        let mut idle = Vec::new();
+        for round in 0..300 {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            // The start of a TLS record that promises more.
+            let _ = stream.write_all(&[0x16, 0x03, 0x01, 0x40, 0x00, 0x01][..if round % 2 == 0 { 0 } else { 6 }]).await;
+            idle.push(stream);
+            if round % 100 == 0 {
+                ask(connect().await.unwrap()).await;
+                friend = ask(friend).await;
+            }
+        }
+        for mut stream in idle {
+            let ended = tokio::time::timeout(Duration::from_secs(60), stream.read_to_end(&mut Vec::new())).await;
+            ended.expect("an idle client is sent away").ok();
+        }
+        // One that has shown a token may think about it.
+        ask(friend).await;
+    }
 }

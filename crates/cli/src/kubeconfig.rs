@@ -13,6 +13,7 @@ use crate::{
     up::{
         paths::Paths,
         pki::{Identity, Pki, write_private},
+        revocations,
     },
 };
 
@@ -21,8 +22,11 @@ pub struct KubeconfigArgs {
     #[command(flatten)]
     host: HostArgs,
     /// Name of the user
-    #[arg(long)]
-    user: String,
+    #[arg(long, required_unless_present = "revoke")]
+    user: Option<String>,
+    /// Believe no certificate any more that this user was given so far, or the one with this serial number (serial:HEX)
+    #[arg(long, value_name = "USER|serial:HEX", conflicts_with_all = ["user", "groups", "output"])]
+    revoke: Option<String>,
     /// Group of the user; may be given several times
     #[arg(long = "group")]
     groups: Vec<String>,
@@ -39,21 +43,32 @@ pub fn lifetime(text: &str) -> Result<time::Duration, String> {
     lifetime.ok_or_else(|| "give a number and h, m or s, such as 8h or 1h30m".into())
 }
 
-pub fn run(arguments: &KubeconfigArgs) -> Result<()> {
+pub async fn run(arguments: &KubeconfigArgs) -> Result<()> {
     let paths = Paths::new(&arguments.host.data_dir)?;
     if !paths.kubeconfig().exists() {
         bail!("there is no host in {}: start one with `ferrovirt up`", paths.data_dir.display());
     }
-    if arguments.user.starts_with("system:") {
-        bail!("--user {}: names that begin with system: are Kubernetes' own", arguments.user);
+    if let Some(whom) = &arguments.revoke {
+        println!("{}", revocations::revoke(&paths, whom).await?);
+        return Ok(());
+    }
+    let user = arguments.user.as_deref().unwrap_or_default();
+    if user.starts_with("system:") {
+        bail!("--user {user}: names that begin with system: are Kubernetes' own");
     }
     let admin: Value = serde_saphyr::from_str(&std::fs::read_to_string(paths.kubeconfig())?)?;
     let Some(server) = admin["clusters"][0]["cluster"]["server"].as_str() else {
         bail!("{} names no server", paths.kubeconfig().display());
     };
     let pki = Pki::open(&paths.data_dir)?;
-    let identity = pki.client_for(&arguments.user, &arguments.groups, arguments.valid_for)?;
-    let text = render(server, pki.ca_certificate(), &arguments.user, &identity);
+    // Certificates up to the moment of a revocation are revoked, so this one begins after it.
+    let not_before = revocations::read(&paths)?.users.iter().find(|revoked| revoked.name == user).map(|r| r.until + 1);
+    let early = not_before.map_or(0, |begin| begin - time::OffsetDateTime::now_utc().unix_timestamp());
+    if let Ok(seconds @ 1..) = u64::try_from(early) {
+        tokio::time::sleep(std::time::Duration::from_secs(seconds)).await;
+    }
+    let identity = pki.client_from(user, &arguments.groups, arguments.valid_for, not_before)?;
+    let text = render(server, pki.ca_certificate(), user, &identity);
     match &arguments.output {
         Some(file) => write_private(file, text.as_bytes()),
         None => {

@@ -202,6 +202,11 @@ fn exit_code(code: i32) -> ExitCode {
     ExitCode::from(u8::try_from(code).unwrap_or(1))
 }
 
+/// Whether a command takes connections of others.
+fn serves(command: &Command) -> bool {
+    matches!(command, Command::Up(_) | Command::VirtApi(_) | Command::VirtController(_) | Command::VirtHandler(_))
+}
+
 fn run(command: Command) -> anyhow::Result<()> {
     let threads = match &command {
         Command::Up(_) => 2,
@@ -212,6 +217,9 @@ fn run(command: Command) -> anyhow::Result<()> {
     {
         return done;
     }
+    if serves(&command) {
+        ferrovirt_serve::raise_descriptor_limit();
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let outcome = runtime.block_on(async {
         match command {
@@ -221,7 +229,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Fsck(arguments) => data::fsck(&arguments),
             Command::Backup(arguments) => data::backup(arguments).await,
             Command::Restore(arguments) => data::restore(arguments).await,
-            Command::Kubeconfig(arguments) => kubeconfig::run(&arguments),
+            Command::Kubeconfig(arguments) => kubeconfig::run(&arguments).await,
             Command::Apply(arguments) => apply::run(arguments).await,
             Command::Get(arguments) => get::run(arguments).await,
             Command::Delete(arguments) => delete::run(arguments).await,

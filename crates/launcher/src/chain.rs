@@ -15,6 +15,7 @@ use ferrovirt_disks::image::header::{Closed, HeaderError};
 use ferrovirt_machine::convert::Layout;
 use ferrovirt_machine::spec::{DiskFormat, DiskSource, MachineSpec, Preparation};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, open, openat2};
+use rustix::io::Errno;
 
 /// Takes no format from us: it looks at the first bytes of every disk, each time it opens it.
 const PROBES_FORMATS: &str = "cloud-hypervisor";
@@ -23,8 +24,10 @@ const PROBES_FORMATS: &str = "cloud-hypervisor";
 pub enum ChainError {
     #[error("{0:?} is not an absolute path of a file")]
     Path(String),
-    #[error("{} cannot be opened as a file of its volume; links may not lead out of it", path.display())]
+    #[error("cannot open {}", path.display())]
     Open { path: PathBuf, source: io::Error },
+    #[error("{} leads out of its volume; a disk or kernel is a file of its own volume", .0.display())]
+    Outside(PathBuf),
     #[error("{} is not a regular file", .0.display())]
     NotAFile(PathBuf),
     #[error("{} cannot be a disk", path.display())]
@@ -87,7 +90,10 @@ impl Volumes {
 
     /// A regular file, found without leaving its volume. Never waits, as on a pipe.
     fn opened(&self, path: &str) -> Result<File, ChainError> {
-        let wrap = |error: rustix::io::Errno| ChainError::Open { path: path.into(), source: error.into() };
+        let wrap = |error: Errno| match error {
+            Errno::XDEV | Errno::LOOP => ChainError::Outside(path.into()),
+            error => ChainError::Open { path: path.into(), source: error.into() },
+        };
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = match self.split(path)? {
             Some((volume, inside)) => {
@@ -255,7 +261,7 @@ mod tests {
             for target in [f.secret(), "../../secret".into(), "../../../secret".into(), "/proc/self/exe".into()] {
                 symlink(&target, place).unwrap();
                 let error = f.volumes.check(&machine(disk(place, DiskFormat::Raw))).unwrap_err();
-                assert!(matches!(error, ChainError::Open { .. }), "{target}: {error}");
+                assert!(matches!(error, ChainError::Outside(_)), "{target}: {error}");
                 assert!(f.volumes.base(place, DiskFormat::Raw).is_err(), "{target}");
                 fs::remove_file(place).unwrap();
             }

@@ -206,6 +206,29 @@ mod tests {
     }
 
     #[test]
+    fn no_bytes_of_a_guest_end_the_server() {
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = |below: usize| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            (random % below as u64) as usize
+        };
+        for _ in 0..20_000 {
+            let mut bytes = request(DISCOVER, &[61, 7, 1, 2, 0, 0, 0, 0, 1, 55, 3, 1, 3, 6]);
+            bytes.extend((0..next(40)).map(|n| (n * 37) as u8));
+            for _ in 0..=next(8) {
+                let at = next(bytes.len());
+                bytes[at] = next(256) as u8;
+            }
+            bytes.truncate(1 + next(bytes.len()));
+            if let Some(reply) = answer(&bytes, &lease()) {
+                assert!(reply.len() <= 600 && reply[16..20] == [10, 0, 2, 2], "{bytes:?}");
+            }
+        }
+    }
+
+    #[test]
     fn nonsense_is_not_answered() {
         assert!(answer(&[], &lease()).is_none());
         assert!(answer(&[1; 300], &lease()).is_none());

@@ -207,6 +207,29 @@ mod tests {
     }
 
     #[test]
+    fn no_bytes_of_a_guest_end_the_server() {
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = |below: usize| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            (random % below as u64) as usize
+        };
+        for _ in 0..20_000 {
+            let mut bytes = request(SOLICIT, &[(CLIENT_ID, &b"client"[..]), ASSOCIATION, (RAPID_COMMIT, &[][..])]);
+            bytes.extend((0..next(40)).map(|n| (n * 37) as u8));
+            for _ in 0..=next(8) {
+                let at = next(bytes.len());
+                bytes[at] = next(256) as u8;
+            }
+            bytes.truncate(1 + next(bytes.len()));
+            if let Some(reply) = answer(&bytes, &lease()) {
+                assert!(reply.len() <= bytes.len() + 200, "{bytes:?}");
+            }
+        }
+    }
+
+    #[test]
     fn what_is_not_for_us_is_not_answered() {
         let client = (CLIENT_ID, &b"client"[..]);
         for bad in [

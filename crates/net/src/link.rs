@@ -6,6 +6,7 @@ use std::{
 };
 
 use crate::netlink::{ACK, CREATE, DUMP, EXCL, Message, Socket, attributes};
+use crate::nft::Net;
 
 const NEW_LINK: u16 = 16;
 const DELETE_LINK: u16 = 17;
@@ -25,6 +26,9 @@ const INFO_PORT_KIND: u16 = 4;
 const INFO_PORT: u16 = 5;
 const PORT_LEARNING: u16 = 8;
 const LINK_ALIAS: u16 = 20;
+const LINK_GROUP: u16 = 27;
+const NEW_ROUTE: u16 = 24;
+const DELETE_ROUTE: u16 = 25;
 const ADDRESS: u16 = 1;
 const LOCAL: u16 = 2;
 /// `IFA_F_NODAD`
@@ -53,6 +57,58 @@ pub fn set_up(name: &str, mtu: Option<u32>) -> io::Result<()> {
 pub fn set_master(name: &str, bridge: &str) -> io::Result<()> {
     let message = Message::new(NEW_LINK, ACK).raw(&link_header(index(name)?, 0, 0));
     Socket::route()?.request(message.attribute(LINK_MASTER, &index(bridge)?.to_ne_bytes()))
+}
+
+/// Takes a link out of its bridge.
+pub fn clear_master(name: &str) -> io::Result<()> {
+    let message = Message::new(NEW_LINK, ACK).raw(&link_header(index(name)?, 0, 0));
+    Socket::route()?.request(message.attribute(LINK_MASTER, &0u32.to_ne_bytes()))
+}
+
+/// Whether a link is a port of something.
+pub fn has_master(name: &str) -> io::Result<bool> {
+    Ok(attribute(name, LINK_MASTER)?.is_some())
+}
+
+/// Puts a link into a group of links, by which rules know it.
+pub fn set_group(name: &str, group: u32) -> io::Result<()> {
+    let message = Message::new(NEW_LINK, ACK).raw(&link_header(index(name)?, 0, 0));
+    Socket::route()?.request(message.attribute(LINK_GROUP, &group.to_ne_bytes()))
+}
+
+/// Leads a network to a link. A route that is there already is success.
+pub fn add_route(name: &str, to: Net) -> io::Result<()> {
+    match Socket::route()?.request(route(Message::new(NEW_ROUTE, ACK | CREATE | EXCL), name, to)?) {
+        Err(error) if error.raw_os_error() == Some(17) => Ok(()),
+        other => other,
+    }
+}
+
+/// Removes a route. One that is not there is success.
+pub fn remove_route(name: &str, to: Net) -> io::Result<()> {
+    const NO_SUCH_PROCESS: i32 = 3;
+    match Socket::route()?.request(route(Message::new(DELETE_ROUTE, ACK), name, to)?) {
+        Err(error) if error.raw_os_error() == Some(NO_SUCH_PROCESS) => Ok(()),
+        other => other,
+    }
+}
+
+fn route(message: Message, name: &str, to: Net) -> io::Result<Message> {
+    const MAIN_TABLE: u8 = 254;
+    const BY_ADMINISTRATOR: u8 = 4;
+    const ON_LINK: u8 = 253;
+    const UNICAST: u8 = 1;
+    const DESTINATION: u16 = 1;
+    const OUT: u16 = 4;
+    let (family, bytes) = match to.address {
+        IpAddr::V4(v4) => (libc_family::INET, v4.octets().to_vec()),
+        IpAddr::V6(v6) => (libc_family::INET6, v6.octets().to_vec()),
+    };
+    // Whoever made the route that is to go, it goes.
+    let protocol = if message.kind() == DELETE_ROUTE { 0 } else { BY_ADMINISTRATOR };
+    let scope = if to.address.is_ipv4() { ON_LINK } else { 0 };
+    let header = [family, to.prefix, 0, 0, MAIN_TABLE, protocol, scope, UNICAST, 0, 0, 0, 0];
+    Ok(message.raw(&header).attribute(DESTINATION, &bytes).attribute(OUT, &index(name)?.to_ne_bytes()))
 }
 
 /// Tells a bridge not to take addresses for reachable through this port because they were seen there.
@@ -163,22 +219,29 @@ pub fn gateway(name: &str) -> io::Result<Option<Ipv4Addr>> {
 /// The addresses of a link with their prefix lengths.
 pub fn addresses(name: &str) -> io::Result<Vec<(IpAddr, u8)>> {
     let wanted = index(name)?;
+    Ok(all_addresses()?
+        .into_iter()
+        .filter(|(link, ..)| *link == wanted)
+        .map(|(_, address, prefix)| (address, prefix))
+        .collect())
+}
+
+/// The addresses of all links: the number of the link, the address and its prefix length.
+pub fn all_addresses() -> io::Result<Vec<(u32, IpAddr, u8)>> {
     let bodies = Socket::route()?.dump(Message::new(GET_ADDRESS, DUMP).raw(&[0; 8]))?;
     let mut found = vec![];
     for body in bodies {
         let Some(header) = body.get(..8) else { continue };
         let (family, prefix) = (header[0], header[1]);
-        if u32::from_ne_bytes([header[4], header[5], header[6], header[7]]) != wanted {
-            continue;
-        }
+        let link = u32::from_ne_bytes([header[4], header[5], header[6], header[7]]);
         for (kind, value) in attributes(&body[8..]) {
             if kind != ADDRESS {
                 continue;
             }
             if let (libc_family::INET, Ok(octets)) = (family, <[u8; 4]>::try_from(value)) {
-                found.push((IpAddr::from(octets), prefix));
+                found.push((link, IpAddr::from(octets), prefix));
             } else if let (libc_family::INET6, Ok(octets)) = (family, <[u8; 16]>::try_from(value)) {
-                found.push((IpAddr::from(octets), prefix));
+                found.push((link, IpAddr::from(octets), prefix));
             }
         }
     }

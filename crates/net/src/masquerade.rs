@@ -17,7 +17,7 @@ use std::{
 
 use crate::{
     link, netns,
-    nft::{Family, Hook, Rule, Table},
+    nft::{Family, Hook, Program, Rule},
     tap,
 };
 
@@ -116,7 +116,7 @@ fn bridge(name: &str, gateway: Ipv4Addr) -> io::Result<()> {
 
 /// What comes to the pod goes to the guest; what the guest sends comes from the pod.
 fn translate(binding: &Binding, guest: IpAddr) -> io::Result<()> {
-    let mut table = Table::replace(Family::of(guest), TABLE);
+    let mut table = Program::new(Family::of(guest), TABLE);
     table.hook("prerouting", Hook::NatPrerouting);
     table.hook("postrouting", Hook::NatPostrouting);
     let incoming = || Rule::new().from_interface(&binding.outside);
@@ -128,5 +128,5 @@ fn translate(binding: &Binding, guest: IpAddr) -> io::Result<()> {
         table.rule("prerouting", rule.dnat(guest));
     }
     table.rule("postrouting", Rule::new().source(guest).to_interface(&binding.outside).masquerade());
-    table.apply()
+    table.replace()
 }

@@ -6,7 +6,8 @@ use std::{
 };
 
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, send, socket,
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, send, setsockopt, socket,
+    sockopt,
 };
 
 pub const REQUEST: u16 = 1;
@@ -20,6 +21,8 @@ const NESTED: u16 = 0x8000;
 const TYPE_ERROR: u16 = 2;
 const TYPE_DONE: u16 = 3;
 const HEADER: usize = 16;
+/// What a socket takes without being asked for more.
+const SMALL: usize = 64 << 10;
 
 /// One netlink message under construction.
 #[derive(Clone)]
@@ -33,6 +36,26 @@ impl Message {
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
         bytes[6..8].copy_from_slice(&(flags | REQUEST).to_ne_bytes());
         Self { bytes }
+    }
+
+    /// Attributes without a message around them, to be built before it is known where they go.
+    pub(crate) fn fragment() -> Self {
+        Self { bytes: vec![] }
+    }
+
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    pub(crate) fn kind(&self) -> u16 {
+        u16::from_ne_bytes([self.bytes[4], self.bytes[5]])
+    }
+
+    /// Asks for an answer to this message, of several that are sent together.
+    pub(crate) fn acknowledged(mut self) -> Self {
+        let flags = u16::from_ne_bytes([self.bytes[6], self.bytes[7]]) | ACK;
+        self.bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
+        self
     }
 
     /// Appends the fixed header of the message's family.
@@ -106,33 +129,54 @@ impl Socket {
 
     /// Sends one message and waits for its acknowledgement.
     pub fn request(&mut self, message: Message) -> io::Result<()> {
-        self.batch(vec![message], 1)
+        self.batch(vec![message])
     }
 
-    /// Sends messages together and waits for `acknowledgements` of them.
-    pub fn batch(&mut self, messages: Vec<Message>, acknowledgements: usize) -> io::Result<()> {
+    /// Sends messages together and waits for the one answer: the first error, or the acknowledgement of the one message
+    /// that asks for it. One answer for each of ten thousand messages would not fit into the socket.
+    pub fn batch(&mut self, messages: Vec<Message>) -> io::Result<()> {
         let mut bytes = vec![];
         for message in messages {
             self.sequence += 1;
             bytes.extend(message.finish(self.sequence));
         }
-        send(self.handle.as_raw_fd(), &bytes, MsgFlags::empty())?;
-        let mut seen = 0;
-        while seen < acknowledgements {
+        self.send(&bytes)?;
+        loop {
             for (kind, body) in self.receive()? {
                 if kind == TYPE_ERROR {
-                    check(&body)?;
-                    seen += 1;
+                    return check(&body);
                 }
             }
         }
-        Ok(())
+    }
+
+    /// The body of the one answer to a question.
+    pub fn get(&mut self, message: Message) -> io::Result<Vec<u8>> {
+        self.sequence += 1;
+        self.send(&message.finish(self.sequence))?;
+        loop {
+            if let Some((kind, body)) = self.receive()?.into_iter().next() {
+                if kind == TYPE_ERROR {
+                    check(&body)?;
+                }
+                return Ok(body);
+            }
+        }
+    }
+
+    /// A batch is one message to the kernel and has to fit into the socket's buffer whole.
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if bytes.len() > SMALL {
+            setsockopt(&self.handle, sockopt::SndBufForce, &(bytes.len() + SMALL))?;
+        }
+        let sent = send(self.handle.as_raw_fd(), bytes, MsgFlags::empty())?;
+        if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
 
     /// Sends a dump request and returns the bodies of the answers.
     pub fn dump(&mut self, message: Message) -> io::Result<Vec<Vec<u8>>> {
         self.sequence += 1;
-        send(self.handle.as_raw_fd(), &message.finish(self.sequence), MsgFlags::empty())?;
+        self.send(&message.finish(self.sequence))?;
         let mut bodies = vec![];
         loop {
             for (kind, body) in self.receive()? {

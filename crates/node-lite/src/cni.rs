@@ -58,30 +58,31 @@ pub enum CniError {
 }
 
 /// Interface name inside every pod, as everywhere in Kubernetes.
-const IFNAME: &str = "eth0";
+pub(crate) const IFNAME: &str = "eth0";
 
 pub fn bridge_name(instance: &str) -> String {
     format!("fv{instance}")
 }
 
-/// The generated list. Its name carries the instance, so two data directories do not share addresses or rules.
+/// The generated list. Its name carries the instance, so two data directories do not share addresses or rules. Each pod has
+/// a cable of its own to this machine, which routes between them; see the network module.
 pub fn conflist(instance: &str, subnets: &[String], ipam_dir: &Path) -> Value {
     let ranges: Vec<Value> = subnets.iter().map(|subnet| json!([{ "subnet": subnet }])).collect();
+    let everything = |subnet: &String| if subnet.contains(':') { "::/0" } else { "0.0.0.0/0" };
+    let routes: Vec<Value> = subnets.iter().map(|subnet| json!({ "dst": everything(subnet) })).collect();
     json!({
         "cniVersion": "1.0.0",
         "name": bridge_name(instance),
         "plugins": [
             {
-                "type": "bridge",
-                "bridge": bridge_name(instance),
-                "isDefaultGateway": true,
-                "hairpinMode": true,
+                "type": "ptp",
                 // Translation is one rule for all pods; see the masquerade module.
                 "ipMasq": false,
                 "ipam": {
                     "type": "host-local",
                     "dataDir": ipam_dir,
                     "ranges": ranges,
+                    "routes": routes,
                 },
             },
         ],
@@ -250,6 +251,7 @@ mod tests {
         assert_eq!(configs[0]["ipam"]["ranges"][0][0]["subnet"], "10.42.7.0/24");
         assert_eq!(configs[0]["ipam"]["ranges"][1][0]["subnet"], "fd00::/64");
         assert_eq!(configs[0]["ipam"]["dataDir"], "/data/cni/ipam");
+        assert_eq!(configs[0]["ipam"]["routes"], json!([{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }]));
         assert_eq!(with_previous(configs[0].clone(), Some(&json!({"ips": []})))["prevResult"], json!({"ips": []}));
         assert!(bridge_name("0a1b2c").len() <= 15);
         assert!(matches!(super::configs(&json!({"plugins": []})), Err(CniError::Empty)));

@@ -26,6 +26,8 @@ pub struct Config {
     pub service_cidr: Ipv4Net,
     /// The same for IPv6, on a machine that has it.
     pub ipv6: Option<Ipv6Networks>,
+    /// The addresses that services may have as `externalIPs`.
+    pub external_ips: Vec<Net>,
     /// A versioned copy of a program with the subcommands `pod-shim` and `pod-init`.
     pub self_exe: PathBuf,
     /// A versioned copy of the launcher.

@@ -28,10 +28,12 @@ pub mod logs;
 mod manager;
 mod masquerade;
 pub mod netns;
+mod network;
 mod networks;
 pub mod node_object;
 pub mod payload;
 pub mod podspec;
+mod policy;
 mod privilege;
 mod probes;
 mod pull_secrets;
@@ -78,26 +80,40 @@ pub async fn run(client: kube::Client, config: Config, shutdown: impl Future<Out
     sandboxes.prepare().map_err(Error::Prepare)?;
     let events = Events::new(client.clone(), &config.node_name);
     let claims = Arc::<storage::Claims>::default();
-    let context = Context { client: client.clone(), config: config.clone(), sandboxes, events: events.clone() };
+    let network = sandboxes.network();
+    let (policies, requests) = policy::Policies::new();
+    let (names, name_server) = tokio::sync::watch::channel(None);
+    let context =
+        Context { client: client.clone(), config: config.clone(), sandboxes, events: events.clone(), policies };
     tokio::select! {
         () = manager::run(Arc::new(context), claims.clone(), shutdown) => {}
         () = storage::run(client.clone(), &config, events.clone(), claims) => {}
         () = node_object::keep(client.clone(), &config) => {}
-        () = serve_services(client, &config, events) => {}
+        () = policy::run(client.clone(), &config.instance, network.group, requests, name_server) => {}
+        () = serve_services(client, &config, network.clone(), names, events) => {}
+        () = network.keep() => {}
         () = masquerade::keep(&config) => {}
     }
     Ok(())
 }
 
 /// Leads connections and names to services. Guests run without it, so trouble here is reported and tried again.
-async fn serve_services(client: kube::Client, config: &Config, events: Events) {
+async fn serve_services(
+    client: kube::Client,
+    config: &Config,
+    network: Arc<network::Network>,
+    names: tokio::sync::watch::Sender<Option<std::net::SocketAddr>>,
+    events: Events,
+) {
     let (views, seen) = tokio::sync::watch::channel(Arc::default());
-    let proxy = services::proxy::Proxy::new(&config.instance, &config.service_networks());
+    let proxy = services::proxy::Proxy::new(config, network);
+    let known = names;
     let names = async {
-        match dns::Server::bind(config.pod_cidr.host(1).into(), seen) {
+        match dns::Server::bind(config.pod_cidr.host(1).into(), config.pod_networks(), seen) {
             Ok(server) => {
                 let published = async {
                     let address = server.address().map_err(|error| error.to_string())?;
+                    known.send_replace(Some(address));
                     let result = dns::publish(&client, config.cluster_dns().into(), address).await;
                     result.map_err(|error| error.to_string())
                 };
@@ -118,4 +134,15 @@ async fn serve_services(client: kube::Client, config: &Config, events: Events) {
 pub async fn teardown(config: &Config) -> Result<(), Error> {
     let sandboxes = Sandboxes::open(config).map_err(Error::Prepare)?;
     sandboxes.teardown().await.map_err(Error::Teardown)
+}
+
+/// What the targets of fuzz/ call: parsers that nothing else outside this crate has a use for.
+#[doc(hidden)]
+pub mod fuzzing {
+    /// Reads a question to the name server, and answers it.
+    pub fn dns_question(bytes: &[u8]) {
+        if let Ok(question) = crate::dns::message::Question::parse(bytes) {
+            question.answer(0, &[], true);
+        }
+    }
 }

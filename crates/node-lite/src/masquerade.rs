@@ -3,7 +3,7 @@
 
 use std::{fs, io, time::Duration};
 
-use ferrovirt_net::nft::{Family, Hook, Net, Rule, Table};
+use ferrovirt_net::nft::{self, Family, Hook, Net, Program, Rule};
 
 use crate::Config;
 
@@ -21,10 +21,10 @@ pub fn install(table: &str, pods: &[Net]) -> io::Result<()> {
         if family == Family::Ipv6 {
             keep_routes();
         }
-        let mut table = Table::replace(family, table);
+        let mut table = Program::new(family, table);
         table.hook("postrouting", Hook::NatPostrouting);
         table.rule("postrouting", Rule::new().source(*pods).not_destination(*pods).masquerade());
-        table.apply()?;
+        table.replace()?;
     }
     Ok(())
 }
@@ -44,8 +44,8 @@ pub(crate) async fn keep(config: &Config) {
 
 /// Removes the tables. Missing is fine.
 pub fn remove(table: &str) -> io::Result<()> {
-    Table::remove(Family::Ipv4, table)?;
-    Table::remove(Family::Ipv6, table)
+    nft::remove(Family::Ipv4, table)?;
+    nft::remove(Family::Ipv6, table)
 }
 
 /// A machine that forwards, as it must for pods, no longer listens to routers unless told so: it would lose the default

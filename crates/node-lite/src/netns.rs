@@ -32,6 +32,8 @@ pub fn create(path: &Path) -> Result<(), NetnsError> {
         .name("netns".to_owned())
         .spawn(move || {
             unshare(CloneFlags::CLONE_NEWNET)?;
+            // There is nobody on a pod's cable who could have its address; waiting for an objection would delay it.
+            let _ = fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0");
             mount(Some("/proc/thread-self/ns/net"), &target, None::<&str>, MsFlags::MS_BIND, None::<&str>)
         })
         .map_err(fail("create"))?

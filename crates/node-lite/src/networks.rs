@@ -6,15 +6,22 @@ use kube::api::{Api, ApiResource, DynamicObject};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::cni::Secondary;
+use crate::cni::{IFNAME, Secondary};
 
 pub(crate) const ANNOTATION: &str = "k8s.v1.cni.cncf.io/networks";
 const MAX_NAME: usize = 15;
+/// The namespace whose definitions are for everybody, as with Multus' namespace isolation.
+const SHARED: &str = "default";
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NetworkError {
     #[error("metadata.annotations[{ANNOTATION}]: {0}")]
     Annotation(String),
+    #[error(
+        "metadata.annotations[{ANNOTATION}]: the NetworkAttachmentDefinition {namespace}/{name} is not for pods of {own}; name \
+         one of {own} or of the namespace {SHARED}"
+    )]
+    Foreign { namespace: String, name: String, own: String },
     #[error("the NetworkAttachmentDefinition {namespace}/{name} does not exist")]
     Missing { namespace: String, name: String },
     #[error("the NetworkAttachmentDefinition {namespace}/{name} cannot be read")]
@@ -90,10 +97,16 @@ fn selections(annotation: &str, own: &str) -> Result<Vec<Selection>, NetworkErro
         if selection.namespace.is_empty() {
             selection.namespace = own.into();
         }
+        if selection.namespace != own && selection.namespace != SHARED {
+            let Selection { namespace, name, .. } = selection.clone();
+            return Err(NetworkError::Foreign { namespace, name, own: own.into() });
+        }
         if selection.interface.is_empty() {
             selection.interface = format!("net{}", index + 1);
         }
-        if selection.interface.len() > MAX_NAME || selection.interface.contains(['/', ' ']) {
+        let name = &selection.interface;
+        let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+        if name.len() > MAX_NAME || !plain || name.starts_with('.') || [IFNAME, "lo"].contains(&name.as_str()) {
             let problem = format!("{:?} is no name for an interface", selection.interface);
             return Err(NetworkError::Annotation(problem));
         }
@@ -143,14 +156,27 @@ mod tests {
             let found = selections(text, "own").unwrap();
             found.iter().map(|s| format!("{}/{}@{}", s.namespace, s.name, s.interface)).collect::<Vec<_>>()
         };
-        assert_eq!(shown("lan, shared/storage@red"), ["own/lan@net1", "shared/storage@red"]);
+        assert_eq!(shown("lan, default/storage@red"), ["own/lan@net1", "default/storage@red"]);
         assert_eq!(
-            shown(r#"[{"name":"lan","interface":"pod1"},{"name":"b","namespace":"x"}]"#),
-            ["own/lan@pod1", "x/b@net2"]
+            shown(r#"[{"name":"lan","interface":"pod1"},{"name":"b","namespace":"default"}]"#),
+            ["own/lan@pod1", "default/b@net2"]
         );
-        for bad in ["[", r#"[{"interface":"a"}]"#, "lan@a-name-that-is-too-long", ","] {
+        for bad in ["[", r#"[{"interface":"a"}]"#, "lan@a-name-that-is-too-long", ",", "lan@eth0", "lan@../x", "lan@lo"]
+        {
             assert!(selections(bad, "own").is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_definition_of_another_namespace_is_not_attached() {
+        for text in ["theirs/lan", "lan, theirs/lan@net7", r#"[{"name":"lan","namespace":"theirs"}]"#] {
+            let error = selections(text, "own").unwrap_err();
+            assert!(
+                matches!(&error, NetworkError::Foreign { namespace, .. } if namespace == "theirs"),
+                "{text}: {error}"
+            );
+        }
+        assert!(selections("own/lan", "own").is_ok() && selections("default/lan", "own").is_ok());
     }
 
     #[test]

@@ -293,6 +293,7 @@ mod tests {
             pod_cidr: "10.42.0.0/24".parse().unwrap(),
             service_cidr: "10.43.0.0/16".parse().unwrap(),
             ipv6: None,
+            external_ips: vec![],
             self_exe: "/x".into(),
             launcher_exe: "/l".into(),
             tools_exe: "/t".into(),

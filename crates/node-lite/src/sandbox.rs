@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferrovirt_api::cpu_list;
-use ferrovirt_net::{link, nft::Net};
+use ferrovirt_net::nft::Net;
 use jiff::Timestamp;
 use nix::mount::{MntFlags, umount2};
 use rustix::fs::{FlockOperation, flock};
@@ -23,9 +23,10 @@ use crate::cni::{self, Attached, Attachment, CniError, Plugins};
 use crate::cpus::{CpuError, CpuSet, Cpus};
 use crate::identity::{Lookup, ProcessHandle};
 use crate::netns::{self, NetnsError};
+use crate::network::{Network, NetworkError};
 use crate::records::{self, ExitRecord, InitPlan, PodDir, PodRecord, RecordError, StateRecord};
 use crate::services;
-use crate::{Config, masquerade};
+use crate::{Config, masquerade, policy};
 
 /// Pods of one data directory on this machine.
 #[derive(Debug, Clone)]
@@ -33,7 +34,7 @@ pub struct Sandboxes {
     data_dir: PathBuf,
     netns_dir: PathBuf,
     shim: PathBuf,
-    bridge: String,
+    network: Arc<Network>,
     table: String,
     pods: Vec<Net>,
     instance: String,
@@ -88,6 +89,8 @@ pub enum SandboxError {
     Network(#[from] CniError),
     #[error(transparent)]
     Netns(#[from] NetnsError),
+    #[error(transparent)]
+    Port(#[from] NetworkError),
 }
 
 /// Prefix of pod directories that are being removed.
@@ -113,7 +116,7 @@ impl Sandboxes {
             data_dir: config.data_dir.clone(),
             netns_dir: config.run_dir.join("netns"),
             shim: config.self_exe.clone(),
-            bridge: cni::bridge_name(&config.instance),
+            network: Arc::new(Network::new(config)),
             table: masquerade::table_name(&config.instance),
             instance: config.instance.clone(),
             pods,
@@ -138,12 +141,22 @@ impl Sandboxes {
             fs::remove_dir_all(&path).map_err(io_error("remove", &path))?;
         }
         let known = self.list()?;
+        let mut attached = vec![];
+        for uid in &known {
+            let record: Option<Attached> = records::read(&self.dir(uid).cni())?;
+            attached.extend(record.map(|record| (uid.clone(), record, self.netns(uid))));
+        }
+        self.network.prepare(&attached)?;
         for entry in fs::read_dir(&self.netns_dir).into_iter().flatten().flatten() {
             if !known.iter().any(|uid| entry.file_name() == **uid) {
                 netns::remove(&entry.path())?;
             }
         }
         Ok(())
+    }
+
+    pub(crate) fn network(&self) -> Arc<Network> {
+        self.network.clone()
     }
 
     pub fn dir(&self, uid: &str) -> PodDir {
@@ -224,6 +237,7 @@ impl Sandboxes {
         let dir = self.dir(&record.uid);
         let known: Option<Attached> = records::read(&dir.cni())?;
         if let Some(known) = known.filter(|known| !known.result.is_null() && netns::is_namespace(&record.netns)) {
+            self.network.attach(&record.uid, &known, &record.netns)?;
             return Ok(known.addresses());
         }
         // A half-made attachment, or one of before a reboot, is released first: its address would be lost otherwise.
@@ -233,6 +247,7 @@ impl Sandboxes {
         // On record before it begins, so that half of it can be undone.
         records::write(&dir.cni(), &wanted)?;
         let attached = self.plugins.add(wanted, &attachment(record)).await?;
+        self.network.attach(&record.uid, &attached, &record.netns)?;
         records::write(&dir.cni(), &attached)?;
         Ok(attached.addresses())
     }
@@ -351,9 +366,8 @@ impl Sandboxes {
             }
             let _ = fs::remove_dir(&self.netns_dir);
         }
-        if link::exists(&self.bridge) {
-            link::delete(&self.bridge).map_err(io_error("delete the interface", Path::new(&self.bridge)))?;
-        }
+        self.network.remove().map_err(io_error("remove the network of", Path::new(&self.table)))?;
+        policy::remove(&self.instance).map_err(io_error("remove the policies of", Path::new(&self.table)))?;
         services::proxy::remove(&self.instance).map_err(io_error("remove the services of", Path::new(&self.table)))?;
         masquerade::remove(&self.table).map_err(io_error("remove", Path::new(&self.table)))?;
         self.hierarchy.remove(&self.cgroup_parent, Instant::now() + KILL_TIME)?;
@@ -365,6 +379,7 @@ impl Sandboxes {
         if let Some(attached) = records::read::<Attached>(&path)? {
             self.plugins.delete(&attached, &attachment(record)).await?;
         }
+        self.network.detach(&record.uid)?;
         netns::remove(&record.netns)?;
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("remove", &path)(error)),

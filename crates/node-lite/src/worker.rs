@@ -24,6 +24,7 @@ use crate::images::Wanted;
 use crate::logs::{LogOptions, read_log};
 use crate::networks;
 use crate::podspec::{self, Resolved, SpecError};
+use crate::policy::{self, Policies, Unguarded};
 use crate::probes::{Probes, Target};
 use crate::pull_secrets;
 use crate::records::{self, ExitRecord, PodRecord};
@@ -43,6 +44,7 @@ pub(crate) struct Context {
     pub config: Config,
     pub sandboxes: Sandboxes,
     pub events: Events,
+    pub policies: Policies,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +86,8 @@ enum WorkError {
     Sandbox(#[from] SandboxError),
     #[error(transparent)]
     Network(#[from] networks::NetworkError),
+    #[error(transparent)]
+    Unguarded(#[from] Unguarded),
     #[error("the API refused a request")]
     Api(#[from] kube::Error),
 }
@@ -168,6 +172,7 @@ impl Worker {
             (Step::Report, Some(pod), Local::Ended(ended)) => {
                 self.report_end(&pod, &ended).await?;
                 self.context.sandboxes.release(&self.uid).await?;
+                self.context.policies.forget(&self.uid);
                 (Flow::Wait, Local::Ended(ended))
             }
             (Step::Finish, Some(pod), local) => {
@@ -175,12 +180,14 @@ impl Worker {
                     self.report_end(&pod, ended).await?;
                 }
                 self.context.sandboxes.remove(&self.uid).await?;
+                self.context.policies.forget(&self.uid);
                 self.delete_object(&pod).await?;
                 // A finalizer of somebody else may keep the object; there is nothing left to do for it here.
                 (Flow::Wait, Local::NotStarted)
             }
             (Step::Forget, _, _) => {
                 self.context.sandboxes.remove(&self.uid).await?;
+                self.context.policies.forget(&self.uid);
                 return Ok(Flow::Done);
             }
             (_, _, local) => (Flow::Wait, local),
@@ -204,7 +211,7 @@ impl Worker {
 
     async fn start(&mut self, pod: &Arc<Pod>) -> Result<Running, WorkError> {
         self.attempts += 1;
-        let Context { config, sandboxes, client, events, .. } = &*self.context;
+        let Context { config, sandboxes, client, events, policies } = &*self.context;
         let container = podspec::container(pod)?;
         let spec = pod.spec.clone().unwrap_or_default();
         let identity = podspec::identity(&spec, container)?;
@@ -222,6 +229,8 @@ impl Worker {
         let cgroup_procs = sandboxes.create_cgroup(&self.uid, &resources::limits(&spec), cpus::wanted(&spec))?;
         let secondary = networks::wanted(client, pod).await?;
         let pod_ips = sandboxes.attach_network(&record, secondary).await?;
+        // Before anything of the pod runs: policies have no gap at the beginning.
+        policies.admit(&self.uid, policy::PodFacts { addresses: pod_ips.clone(), ..policy::facts(pod) }).await?;
 
         let mut addressed = Pod::clone(pod);
         let known = addressed.status.get_or_insert_default();
@@ -477,7 +486,9 @@ impl Worker {
             WorkError::Volume(VolumeError::Image { .. }) if self.attempts > 1 => ("Failed", "ImagePullBackOff"),
             WorkError::Volume(VolumeError::Image { .. }) => ("Failed", "ErrImagePull"),
             WorkError::Volume(_) => ("FailedMount", "ContainerCreating"),
-            WorkError::Sandbox(_) | WorkError::Network(_) => ("FailedCreatePodSandBox", "ContainerCreating"),
+            WorkError::Sandbox(_) | WorkError::Network(_) | WorkError::Unguarded(_) => {
+                ("FailedCreatePodSandBox", "ContainerCreating")
+            }
             WorkError::Api(_) => return,
         };
         self.context.events.publish(COMPONENT, &pod, Severity::Warning, event, &text);

@@ -50,6 +50,7 @@ impl Node {
             pod_cidr: format!("10.{}.{number}.0/24", 128 + std::process::id() % 64).parse().unwrap(),
             service_cidr: "10.201.0.0/20".parse().unwrap(),
             ipv6: None,
+            external_ips: vec![],
             self_exe: env!("CARGO_BIN_EXE_ferrovirt-shim").into(),
             launcher_exe: "/bin/sh".into(),
             tools_exe: "/bin/sh".into(),

@@ -39,6 +39,7 @@ impl Node {
             pod_cidr: format!("10.{}.{number}.0/24", 64 + std::process::id() % 64).parse().unwrap(),
             service_cidr: "10.201.16.0/20".parse().unwrap(),
             ipv6: None,
+            external_ips: vec![],
             self_exe: SHIM.into(),
             launcher_exe: "/bin/sh".into(),
             tools_exe: "/bin/sh".into(),

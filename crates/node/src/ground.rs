@@ -1,10 +1,13 @@
 //! What the agent stands on outside the API: the pods that really are on its node, and the way to their launchers.
 
-use std::path::PathBuf;
+use std::{os::fd::BorrowedFd, path::PathBuf};
 
 use futures::future::BoxFuture;
 
-use crate::launcher::{Launcher, LauncherError};
+use crate::{
+    launcher::{Launcher, LauncherError},
+    process::{Peer, ProcessError},
+};
 
 /// The pods of one node. The real one is [`Kubelet`]; a simulated node brings its own.
 pub trait Ground: Send + Sync {
@@ -12,6 +15,10 @@ pub trait Ground: Send + Sync {
     fn has_pod(&self, uid: &str) -> bool;
     /// Connects to the launcher in a pod whose container runs as `user`.
     fn connect<'a>(&'a self, uid: &'a str, user: u32) -> BoxFuture<'a, Result<Launcher, LauncherError>>;
+    /// Makes sure that whoever listens at the other end of a connection belongs to a pod.
+    fn check(&self, stream: BorrowedFd<'_>, uid: &str) -> Result<(), ProcessError> {
+        Peer::of(stream, uid).map(drop)
+    }
 }
 
 /// Pods as a kubelet keeps them: in directories, with a socket in one of their volumes.

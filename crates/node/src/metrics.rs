@@ -87,11 +87,11 @@ const TABLE: &[Row] = &[
 ];
 
 /// Families of everything that runs here.
-pub(crate) async fn collect(context: &Context, instances: &[Folded<VirtualMachineInstance>]) -> Vec<Family> {
+pub(crate) async fn collect(context: &Context, instances: Vec<Folded<VirtualMachineInstance>>) -> Vec<Family> {
     let mut families = empty();
-    let unfolded = instances.iter().filter_map(|vmi| vmi.unfold().ok()).map(Box::new);
-    let mut answers = stream::iter(unfolded).map(|vmi| counters(context, vmi)).buffered(AT_ONCE);
-    while let Some((vmi, found)) = answers.next().await {
+    let mut answers = stream::iter(instances).map(|folded| counters(context, folded)).buffered(AT_ONCE);
+    while let Some(answer) = answers.next().await {
+        let Some((vmi, found)) = answer else { continue };
         for counters in found {
             add(&mut families, &context.config.node_name, &vmi, &counters);
         }
@@ -103,8 +103,9 @@ pub(crate) async fn collect(context: &Context, instances: &[Folded<VirtualMachin
 /// What the launchers of one instance count. A machine that just ended has no counters, which is no fault.
 async fn counters(
     context: &Context,
-    vmi: Box<VirtualMachineInstance>,
-) -> (Box<VirtualMachineInstance>, Vec<Map<String, Value>>) {
+    folded: Folded<VirtualMachineInstance>,
+) -> Option<(Box<VirtualMachineInstance>, Vec<Map<String, Value>>)> {
+    let vmi = Box::new(folded.unfold().ok()?);
     let mut found = vec![];
     for pod in pods::here(context, &vmi) {
         let asked = async {
@@ -114,7 +115,7 @@ async fn counters(
         };
         found.extend(tokio::time::timeout(ANSWER, asked).await.ok().flatten());
     }
-    (vmi, found)
+    Some((vmi, found))
 }
 
 fn empty() -> Vec<Family> {

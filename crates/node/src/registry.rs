@@ -85,7 +85,7 @@ impl Agent {
             Ok(instances) => instances.values().map(newest).collect(),
             Err(_) => vec![],
         };
-        crate::metrics::collect(&self.0.context, &instances).await
+        crate::metrics::collect(&self.0.context, instances).await
     }
 
     /// Shuts down all guests of this node and waits until their processes have ended.

@@ -6,7 +6,7 @@
 //! answered with what that call says, or with a `ProtocolError`. Who may do what was decided before, by virt-api; here the
 //! certificate is the whole check.
 
-use std::{future::Future, io, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc};
 
 use bytes::Bytes;
 use ferrovirt_api::{chain, v1::VirtualMachineInstance};
@@ -14,23 +14,20 @@ use ferrovirt_machine::{
     node_call::{NodeCall, Protocol},
     protocol::{ErrorCode, MAX_FRAME, ProtocolError},
 };
+use ferrovirt_serve::{Handler, Limits, Peer, Reception};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use kube::Api;
 use rustls::ServerConfig;
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::watch,
-};
+use tokio::{net::TcpListener, sync::watch};
+use tokio_util::sync::CancellationToken;
 
 use crate::{Agent, StreamKind};
 
 const GONE: &str = "the instance is gone";
 const PROTOCOL: &str = "ferrovirt-stream";
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Agent {
     /// Serves streams until `shutdown` resolves. `tls` must demand client certificates.
@@ -40,45 +37,30 @@ impl Agent {
         tls: watch::Receiver<Arc<ServerConfig>>,
         shutdown: impl Future<Output = ()>,
     ) {
-        tokio::pin!(shutdown);
-        loop {
-            let stream = tokio::select! {
-                () = &mut shutdown => return,
-                accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => stream,
-                    Err(error) => {
-                        tracing::warn!(%error, "cannot accept a connection");
-                        tokio::time::sleep(Duration::from_millis(50)).await;
-                        continue;
-                    }
-                },
+        let agent = self.clone();
+        let receive = move || {
+            let agent = agent.clone();
+            let meet = move |peer: Peer| -> Option<Handler> {
+                // TLS let nobody through without one; should that ever change, nothing is served here.
+                peer.certificate.as_ref()?;
+                peer.guest.known("virt-api").ok()?;
+                Some(Box::new(move |request| {
+                    let agent = agent.clone();
+                    Box::pin(async move {
+                        answer(&agent, request).await.map(|body| body.map_err(|never| match never {}).boxed_unsync())
+                    })
+                }))
             };
-            let _ = stream.set_nodelay(true);
-            let config = tls.borrow().clone();
-            tokio::spawn(connection(self.clone(), config, stream));
-        }
+            Reception { tls: Some(tls.borrow().clone()), meet: Box::new(meet) }
+        };
+        ferrovirt_serve::serve(listener, limits(), receive, CancellationToken::new(), shutdown).await;
     }
 }
 
-async fn connection(agent: Agent, tls: Arc<ServerConfig>, stream: TcpStream) {
-    let handshake = tokio_rustls::TlsAcceptor::from(tls).accept(stream);
-    let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
-        Err(_) => return tracing::debug!("TLS handshake timed out"),
-    };
-    let handler = hyper::service::service_fn(move |request| {
-        let agent = agent.clone();
-        async move { Ok::<_, io::Error>(answer(&agent, request).await) }
-    });
-    let connection = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), handler)
-        .with_upgrades();
-    if let Err(error) = connection.await {
-        tracing::debug!(%error, "stream connection ended");
-    }
+/// A stream into a guest is a connection, and all of them come from a few processes of one name.
+fn limits() -> Limits {
+    let limits = Limits::new(4096, 0.25);
+    Limits { per_peer: limits.total, per_name: limits.total, strangers: limits.total / 16, ..limits }
 }
 
 async fn answer(agent: &Agent, request: Request<Incoming>) -> Response<Full<Bytes>> {

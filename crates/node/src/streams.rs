@@ -2,7 +2,7 @@
 //!
 //! Root works here below directories of tenants: by descriptor only.
 
-use std::{io, path::Path};
+use std::{io, os::fd::AsFd, path::Path};
 
 use ferrovirt_api::v1::VirtualMachineInstance;
 use ferrovirt_machine::node_call::Protocol;
@@ -11,12 +11,7 @@ use tokio::{
     net::UnixStream,
 };
 
-use crate::{
-    Context, forward,
-    launcher::connect_in_pod,
-    pods,
-    process::{Peer, ProcessError},
-};
+use crate::{Context, Ground, forward, launcher::connect_in_pod, pods, process::ProcessError};
 
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
@@ -86,7 +81,7 @@ async fn device(
     let uid = vmi.metadata.uid.as_deref().unwrap_or_default();
     let mut last = StreamError::NotHere;
     for pod in pods::here(context, vmi) {
-        match connect(&context.config.kubelet_root.join("pods"), &pod, uid, file).await {
+        match connect(&*context.ground, &context.config.kubelet_root.join("pods"), &pod, uid, file).await {
             Ok(stream) => return Ok(stream),
             Err(source) => last = StreamError::Open { what, source },
         }
@@ -95,10 +90,10 @@ async fn device(
 }
 
 /// Connects to a socket that the hypervisor of a pod made.
-async fn connect(pods: &Path, pod: &str, instance: &str, file: &str) -> io::Result<UnixStream> {
+async fn connect(ground: &dyn Ground, pods: &Path, pod: &str, instance: &str, file: &str) -> io::Result<UnixStream> {
     let stream = connect_in_pod(pods, pod, "private", Some(instance), file).await?;
-    match Peer::of(&stream, pod) {
-        Ok(_) => Ok(stream),
+    match ground.check(stream.as_fd(), pod) {
+        Ok(()) => Ok(stream),
         // libvirt's daemon opened the socket and gave it to the hypervisor, and may have been started anew since. What stands
         // for the socket then is its place: in the pod's own volume, where no link led to it.
         Err(ProcessError::Ended) => Ok(stream),
@@ -111,6 +106,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+    use crate::ground::Kubelet;
 
     const POD: &str = "4b5c1e0a-7a31-4a0e-8a0f-0c6f3b1f0001";
 
@@ -125,13 +121,14 @@ mod tests {
         // The directory may be the link as well, with the socket's own name in it.
         symlink(home.path(), private.join("linked")).unwrap();
         let pods = home.path().join("pods");
+        let ground = Kubelet { root: home.path().to_owned() };
         for (instance, file) in [("vmi", "virt-serial0"), ("linked", "docker.sock"), ("..", "docker.sock")] {
-            let answer = connect(&pods, POD, instance, file).await;
+            let answer = connect(&ground, &pods, POD, instance, file).await;
             assert!(answer.is_err(), "{instance}/{file} led to the host");
         }
         // A hard link to it is no link: then it counts who listens.
         std::fs::hard_link(&host, private.join("vmi/virt-vnc")).unwrap();
-        let error = connect(&pods, POD, "vmi", "virt-vnc").await.unwrap_err();
+        let error = connect(&ground, &pods, POD, "vmi", "virt-vnc").await.unwrap_err();
         assert!(error.to_string().contains("not that of pod"), "{error}");
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut heard = vec![];
@@ -145,6 +142,7 @@ mod tests {
         let private = home.path().join(POD).join("volumes/kubernetes.io~empty-dir/private/vmi");
         std::fs::create_dir_all(&private).unwrap();
         std::fs::write(private.join("virt-serial0"), "").unwrap();
-        assert!(connect(home.path(), POD, "vmi", "virt-serial0").await.is_err());
+        let ground = Kubelet { root: home.path().to_owned() };
+        assert!(connect(&ground, home.path(), POD, "vmi", "virt-serial0").await.is_err());
     }
 }

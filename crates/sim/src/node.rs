@@ -3,10 +3,11 @@
 use std::{
     collections::HashMap,
     io,
+    os::fd::BorrowedFd,
     sync::{Arc, Mutex, PoisonError},
 };
 
-use ferrovirt_node::{Ground, Launcher, LauncherError};
+use ferrovirt_node::{Ground, Launcher, LauncherError, ProcessError};
 use futures::future::BoxFuture;
 
 use crate::launcher::SimLauncher;
@@ -49,5 +50,10 @@ impl Ground for Pods {
             }
             Launcher::inside(launcher.dial(), launcher.ended()).await
         })
+    }
+
+    /// Simulated guests are tasks of this process, which is in nobody's pod.
+    fn check(&self, _stream: BorrowedFd<'_>, _uid: &str) -> Result<(), ProcessError> {
+        Ok(())
     }
 }

@@ -3,25 +3,21 @@
 //! Admission reviews and health checks come without a client certificate. Requests to the aggregated API come through the
 //! front proxy, and only a connection with its certificate may say who the caller is.
 
-use std::{future::Future, io, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
+use ferrovirt_serve::{Handler, Limits, Patient, Peer, Reception};
 use http::Request;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::{RootCertStore, ServerConfig, server::WebPkiClientVerifier};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::watch,
-};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio::{net::TcpListener, sync::watch};
+use tokio_util::sync::CancellationToken;
 
 use crate::{FrontProxy, VirtApi};
 
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-const HEADER_TIMEOUT: Duration = Duration::from_secs(100);
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a body may send nothing.
+const BODY_STALL: Duration = Duration::from_secs(30);
 /// The API server sends objects of at most 3 MiB; a review holds two of them.
 const MAX_BODY: usize = 8 << 20;
 
@@ -71,63 +67,30 @@ impl Tls {
     }
 }
 
-/// Serves until `shutdown` resolves, then lets open requests end.
-pub async fn serve(api: VirtApi, listener: TcpListener, tls: watch::Receiver<Tls>, shutdown: impl Future<Output = ()>) {
-    let connections = TaskTracker::new();
-    let stop = CancellationToken::new();
-    tokio::pin!(shutdown);
-    loop {
-        let stream = tokio::select! {
-            () = &mut shutdown => break,
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                    continue;
-                }
-            },
-        };
-        let _ = stream.set_nodelay(true);
-        let tls = tls.borrow().clone();
-        connections.spawn(connection(api.clone(), tls, stream, stop.clone()));
-    }
-    drop(listener);
-    stop.cancel();
-    connections.close();
-    let _ = tokio::time::timeout(DRAIN_TIMEOUT, connections.wait()).await;
+/// What the listener takes on. The API server is one peer and one name, whoever asks through it.
+fn limits() -> Limits {
+    let limits = Limits::new(2048, 0.25);
+    Limits { per_peer: limits.total, per_name: limits.total, ..limits }
 }
 
-async fn connection(api: VirtApi, tls: Tls, stream: TcpStream, stop: CancellationToken) {
-    let acceptor = tokio_rustls::TlsAcceptor::from(tls.config);
-    let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
-        Err(_) => return tracing::debug!("TLS handshake timed out"),
+/// Serves until `shutdown` resolves, then lets open requests end.
+pub async fn serve(api: VirtApi, listener: TcpListener, tls: watch::Receiver<Tls>, shutdown: impl Future<Output = ()>) {
+    let receive = move || {
+        let (api, tls) = (api.clone(), tls.borrow().clone());
+        let front_proxy = tls.front_proxy;
+        let meet = move |peer: Peer| -> Option<Handler> {
+            let trusted = peer.certificate.as_ref().is_some_and(|certificate| front_proxy.is(certificate));
+            if trusted && peer.guest.known("front proxy").is_err() {
+                return None;
+            }
+            Some(Box::new(move |mut request: Request<Incoming>| {
+                front_proxy.identify(request.headers_mut(), trusted);
+                let request = request.map(|body| Limited::new(Patient::new(body, BODY_STALL), MAX_BODY).boxed_unsync());
+                let api = api.clone();
+                Box::pin(async move { api.handle(request).await })
+            }))
+        };
+        Reception { tls: Some(tls.config), meet: Box::new(meet) }
     };
-    let front_proxy = tls.front_proxy;
-    let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-    let trusted = certificate.is_some_and(|certificate| front_proxy.is(certificate));
-    let handler = hyper::service::service_fn(move |mut request: Request<Incoming>| {
-        front_proxy.identify(request.headers_mut(), trusted);
-        let request = request.map(|body| Limited::new(body, MAX_BODY).boxed_unsync());
-        let api = api.clone();
-        async move { Ok::<_, io::Error>(api.handle(request).await) }
-    });
-    let connection = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), handler)
-        .with_upgrades();
-    tokio::pin!(connection);
-    let result = tokio::select! {
-        result = connection.as_mut() => result,
-        () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = result {
-        tracing::debug!(%error, "connection ended");
-    }
+    ferrovirt_serve::serve(listener, limits(), receive, CancellationToken::new(), shutdown).await;
 }

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use ferrovirt_e2e::{
-    Console, Host, Options, manifest,
+    Console, Host, Options, manifest, outside,
     raw_qemu::RawQemu,
     servers::Web,
     wait::{self, Seen},
@@ -27,10 +27,8 @@ fn main() -> Result<()> {
     let work = host.work_dir().join("bench");
     let image = make_image(&work)?;
     let web = Web::start(&work, None)?;
-    let nodes: Value = serde_json::from_str(&host.kubectl(&["get", "nodes", "-o", "json"])?)?;
-    let addresses = nodes["items"][0]["status"]["addresses"].as_array().context("no addresses")?.clone();
-    let address = addresses.iter().find(|a| a["type"] == "InternalIP").context("no address")?["address"].clone();
-    let url = |round: usize| format!("http://{}:{}/{round}.qcow2", address.as_str().unwrap_or_default(), web.port);
+    let address = outside::address(&host)?;
+    let url = |round: usize| format!("http://{}:{}/{round}.qcow2", address, web.port);
 
     let (mut floors, mut imports, mut memory) = (vec![], vec![], 0);
     for round in 0..ROUNDS {

@@ -1,5 +1,10 @@
 //! Room for the CEL engine, which recurses as deep as expressions nest.
 
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::RuntimeFlavor;
+
 /// Address space, not memory: only what is used is ever there.
 const ENGINE_STACK: usize = 256 << 20;
 /// Expressions up to this complexity are evaluated on the worker's own stack. Both numbers have room in a debug build too.
@@ -15,6 +20,44 @@ pub fn roomily<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
         let thread = std::thread::Builder::new().stack_size(ENGINE_STACK).spawn_scoped(scope, work).ok()?;
         thread.join().ok()
     })
+}
+
+/// Evaluations that cost more than this leave the thread that serves to others.
+pub const CHEAP: u64 = 20_000;
+/// Expensive evaluations at a time, and how long one waits for its turn.
+const EXPENSIVE: usize = 2;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+static RUNNING: Mutex<usize> = Mutex::new(0);
+static ENDED: Condvar = Condvar::new();
+
+struct Running;
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        *RUNNING.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        ENDED.notify_one();
+    }
+}
+
+/// Runs what takes long where it keeps no request from being served, and a few of it at a time. None if it never was its turn.
+pub fn aside<T>(work: impl FnOnce() -> T) -> Option<T> {
+    let run = || {
+        let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = ENDED.wait_timeout_while(running, PATIENCE, |running| *running >= EXPENSIVE);
+        let (mut running, waited) = turn.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() {
+            return None;
+        }
+        *running += 1;
+        drop(running);
+        let _running = Running;
+        Some(work())
+    };
+    match tokio::runtime::Handle::try_current() {
+        Ok(runtime) if runtime.runtime_flavor() == RuntimeFlavor::MultiThread => tokio::task::block_in_place(run),
+        _ => run(),
+    }
 }
 
 /// Runs the engine on this stack. None if it panicked, which it does for some of what people can write.

@@ -4,6 +4,7 @@
 //! write itself, so a client that creates a CRD and then an object of it never races the server.
 
 pub mod conversion;
+mod cost;
 pub mod engine;
 mod rules;
 mod validation;

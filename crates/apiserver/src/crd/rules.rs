@@ -9,12 +9,20 @@ use ferrovirt_schema::Cause;
 use kube_cel::{CompiledSchema, ErrorKind, RootContext, ValidationError, Validator};
 use serde_json::{Map, Value, json};
 
-use super::engine::{MAX_COMPLEXITY, SHALLOW, complexity, roomily, safely};
+use super::cost::{self, BUDGET};
+use super::engine::{CHEAP, MAX_COMPLEXITY, SHALLOW, aside, complexity, roomily, safely};
 
 const KEY: &str = "x-kubernetes-validations";
 /// Members whose schemas are those of parts of the value.
 const CHILDREN: &[&str] = &["items", "additionalProperties"];
 const BRANCHES: &[&str] = &["allOf", "anyOf", "oneOf"];
+
+/// Upstream's words.
+const OUT_OF_BUDGET: &str =
+    "validation failed due to running out of cost budget, no further validation rules will be run";
+
+/// An object for which its kind's rules would cost too much.
+struct TooExpensive;
 
 thread_local! {
     /// Registers a few hundred functions when it is made, and cannot be shared between threads.
@@ -54,23 +62,35 @@ impl Rules {
 
     /// The rules that an object breaks. What an update leaves as it was may go on breaking them.
     pub fn check(&self, object: &Value, old: Option<&Value>) -> Vec<Cause> {
-        let Some(errors) = self.evaluate(object, old) else {
-            return vec![Cause::forbidden("<nil>", "the rules of this kind could not be evaluated")];
+        let errors = match self.evaluate(object, old) {
+            Some(Ok(errors)) => errors,
+            Some(Err(TooExpensive)) => return vec![Cause::invalid("<nil>", &json!("object"), OUT_OF_BUDGET)],
+            None => return vec![Cause::forbidden("<nil>", "the rules of this kind could not be evaluated")],
         };
         errors.into_iter().filter(|error| !ratcheted(error, object, old)).map(|e| cause(e, object)).collect()
     }
 
     /// The rules that a value certainly breaks: not those that this engine has no answer for.
     pub fn broken(&self, value: &Value) -> Vec<Cause> {
-        let errors = self.evaluate(value, None).unwrap_or_default().into_iter();
+        let errors = self.evaluate(value, None).and_then(Result::ok).unwrap_or_default().into_iter();
         errors.filter(|error| error.kind == ErrorKind::ValidationFailure).map(|e| cause(e, value)).collect()
     }
 
-    fn evaluate(&self, object: &Value, old: Option<&Value>) -> Option<Vec<ValidationError>> {
+    /// None if the engine had no answer at all.
+    fn evaluate(&self, object: &Value, old: Option<&Value>) -> Option<Result<Vec<ValidationError>, TooExpensive>> {
         let evaluate =
             || VALIDATOR.with(|v| v.validate_compiled_with_context(&self.schema, object, old, Some(&self.root)));
-        let result = if self.deep { roomily(evaluate) } else { safely(evaluate) }?;
-        Some(result.err().map(|errors| errors.into_vec()).unwrap_or_default())
+        let in_room = || if self.deep { roomily(evaluate) } else { safely(evaluate) };
+        let cost = match self.deep {
+            true => roomily(|| cost::of(&self.schema, object, old))?,
+            false => cost::of(&self.schema, object, old),
+        };
+        let result = match cost {
+            0..=CHEAP => in_room(),
+            ..=BUDGET => aside(in_room).flatten(),
+            _ => return Some(Err(TooExpensive)),
+        }?;
+        Some(Ok(result.err().map(|errors| errors.into_vec()).unwrap_or_default()))
     }
 }
 
@@ -245,6 +265,17 @@ mod tests {
         assert_eq!(causes[0].field, "properties[a].x-kubernetes-validations[0].rule");
         let plain = json!({"type": "object", "properties": {"a": {"type": "string"}}});
         assert!(Rules::compile(&plain, RootContext::default()).unwrap().is_none());
+    }
+
+    /// Objects come from whoever may write them, and their lists are as long as they like.
+    #[test]
+    fn an_object_that_would_keep_the_server_busy_is_refused() {
+        let rules = rules(json!({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"},
+            "x-kubernetes-validations": [{"rule": "self.all(x, self.all(y, self.all(z, x + y + z >= 0)))"}]}}}));
+        let object = |n: i64| json!({"a": (0..n).collect::<Vec<_>>()});
+        assert!(rules.check(&object(10), None).is_empty());
+        let causes = rules.check(&object(100_000), None);
+        assert!(causes[0].message.contains("running out of cost budget"), "{:?}", causes[0]);
     }
 
     /// Rules come from whoever may write definitions; they still must not end the process.

@@ -21,7 +21,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// What bodies that are still arriving may take together, so that slow clients cannot fill the memory. The first part of
 /// each is free: small requests are always taken.
 const MAX_ARRIVING: usize = 128 << 20;
-const FREE: usize = 64 << 10;
+pub const FREE: usize = 64 << 10;
 /// Responses below this size are not worth compressing (upstream's threshold).
 const GZIP_FROM: usize = 128 * 1024;
 

@@ -22,6 +22,9 @@ use crate::storage::parse;
 /// How long it may take until the other side has taken a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How much of an answer that is an error is told.
+const MAX_REASON: usize = 1024;
+
 /// Where a `clientConfig` leads.
 #[derive(Debug, Clone)]
 pub struct Destination {
@@ -131,7 +134,9 @@ impl Destination {
             let status = response.status();
             let bytes = body::read(response.into_body()).await.map_err(|e| e.message().to_owned())?;
             if !status.is_success() {
-                return Err(format!("it answered {status}: {}", String::from_utf8_lossy(&bytes)));
+                // Enough for a reason, and no way to read what else is there.
+                let said = bytes.get(..MAX_REASON).unwrap_or(&bytes);
+                return Err(format!("it answered {status}: {}", String::from_utf8_lossy(said)));
             }
             serde_json::from_slice(&bytes).map_err(|e| format!("its answer is not JSON: {e}"))
         };

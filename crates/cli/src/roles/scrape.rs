@@ -1,19 +1,18 @@
 //! What a component tells Prometheus: `/metrics` on a port of its own, without TLS. It holds counts and names of machines, no
 //! secrets; a NetworkPolicy can close it.
 
-use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc};
 
 use anyhow::{Context, Result};
 use clap::Args;
 use ferrovirt_metrics::Family;
+use ferrovirt_serve::{Handler, Limits, Peer, Reception};
 use futures::future::BoxFuture;
-use http::{Method, Request, Response, StatusCode, header};
-use hyper::body::Incoming;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use http::{Method, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, Full};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
-/// How long a connection may take to say what it wants.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Makes the answer to one scrape.
@@ -31,33 +30,28 @@ impl MetricsArgs {
     pub async fn serve(&self, collect: Collect) -> Result<()> {
         let listen = self.metrics_listen;
         let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
-        tokio::spawn(async move {
-            loop {
-                match listener.accept().await {
-                    Ok((stream, _)) => drop(tokio::spawn(connection(stream, collect.clone()))),
-                    Err(error) => {
-                        tracing::warn!(%error, "cannot accept a connection");
-                        tokio::time::sleep(Duration::from_millis(50)).await;
-                    }
-                }
-            }
-        });
+        tokio::spawn(ferrovirt_serve::serve(
+            listener,
+            Limits { strangers: 64, ..Limits::new(64, 0.125) },
+            move || reception(collect.clone()),
+            CancellationToken::new(),
+            std::future::pending(),
+        ));
         Ok(())
     }
 }
 
-async fn connection(stream: TcpStream, collect: Collect) {
-    let handler = hyper::service::service_fn(move |request: Request<Incoming>| {
-        let collect = collect.clone();
-        async move { Ok::<_, Infallible>(answer(request.method(), request.uri().path(), &collect).await) }
-    });
-    let connection = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), handler);
-    if let Err(error) = connection.await {
-        tracing::debug!(%error, "a scrape ended early");
-    }
+fn reception(collect: Collect) -> Reception {
+    let meet = move |_: Peer| -> Option<Handler> {
+        Some(Box::new(move |request| {
+            let collect = collect.clone();
+            Box::pin(async move {
+                let answer = answer(request.method(), request.uri().path(), &collect).await;
+                answer.map(|text| Full::from(text).map_err(|never| match never {}).boxed_unsync())
+            })
+        }))
+    };
+    Reception { tls: None, meet: Box::new(meet) }
 }
 
 async fn answer(method: &Method, path: &str, collect: &Collect) -> Response<String> {

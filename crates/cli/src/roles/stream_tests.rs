@@ -1,9 +1,11 @@
 //! virt-api's client and the node agent's server, with the certificates that virt-controller makes.
 
-use std::{fs, sync::Arc};
+use std::{fs, os::fd::BorrowedFd, sync::Arc};
 
 use ferrovirt_api::v1::VirtualMachineInstance;
+use ferrovirt_node::{Ground, Launcher, LauncherError, ProcessError};
 use ferrovirt_virt_api::{BoxError, StreamKind, remote};
+use futures::future::BoxFuture;
 use http_body_util::Full;
 use serde_json::{Value, json};
 use tokio::{
@@ -38,6 +40,23 @@ fn cluster() -> kube::Client {
     kube::Client::new(service, "default")
 }
 
+/// A node whose guests are tasks of this process, which is in nobody's pod.
+struct Here;
+
+impl Ground for Here {
+    fn has_pod(&self, _uid: &str) -> bool {
+        true
+    }
+
+    fn connect<'a>(&'a self, _uid: &'a str, _user: u32) -> BoxFuture<'a, Result<Launcher, LauncherError>> {
+        Box::pin(async { Err(LauncherError::Closed) })
+    }
+
+    fn check(&self, _stream: BorrowedFd<'_>, _uid: &str) -> Result<(), ProcessError> {
+        Ok(())
+    }
+}
+
 #[tokio::test]
 async fn a_stream_reaches_the_guest_and_needs_the_client_certificate() {
     let scratch = tempfile::tempdir().unwrap();
@@ -56,7 +75,8 @@ async fn a_stream_reaches_the_guest_and_needs_the_client_certificate() {
         let _ = tokio::io::copy(&mut from, &mut to).await;
     });
 
-    let agent = ferrovirt_node::agent(cluster(), ferrovirt_node::Config::new("node1", scratch.path().to_owned()));
+    let config = ferrovirt_node::Config::new("node1", scratch.path().to_owned());
+    let agent = ferrovirt_node::agent_on(cluster(), config, Arc::new(Here));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (_keep, serving) = watch::channel(handler.server().unwrap());

@@ -9,7 +9,6 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use rustls::ServerConfig;
 use tokio::{net::TcpListener, sync::watch};
-use tokio_rustls::TlsAcceptor;
 
 use super::{
     certificates::{
@@ -45,7 +44,7 @@ pub async fn start(
     });
     let uploads = Arc::new(Uploads::with_key(client, key));
     let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen} for uploads"))?;
-    tokio::spawn(uploads.clone().serve(listener, move || TlsAcceptor::from(made.borrow().0.clone()), terminated()));
+    tokio::spawn(uploads.clone().serve(listener, Uploads::limits(), move || made.borrow().0.clone(), terminated()));
     Ok(Arc::new(move |method, path, body| {
         let uploads = uploads.clone();
         Box::pin(async move { uploads.api(&method, &path, &body).await })

@@ -1,6 +1,6 @@
 //! The control socket of a running host: how `status` and `down` find it. Root only, by the mode of its directory.
 //!
-//! One line in (`status`, `down` or `backup "DIRECTORY"`), lines out: a JSON object for `status`, progress and a last
+//! One line in (`status`, `down`, `reload` or `backup "DIRECTORY"`), lines out: a JSON object for `status`, progress and a last
 //! `done` for `down`, `done` or what went wrong for `backup`.
 
 use std::{
@@ -37,12 +37,16 @@ pub type DownRequest = mpsc::Sender<String>;
 /// Writes the objects of the API into a directory.
 pub type Backup = Arc<dyn Fn(PathBuf) -> BoxFuture<'static, Result<()>> + Send + Sync>;
 
+/// Reads again what changed on disk without the host.
+pub type Reload = Arc<dyn Fn() -> Result<()> + Send + Sync>;
+
 /// What a running host does for those who ask.
 #[derive(Clone)]
 pub struct Answers {
     pub status: Arc<dyn Fn() -> Status + Send + Sync>,
     pub downs: mpsc::Sender<DownRequest>,
     pub backup: Backup,
+    pub reload: Reload,
 }
 
 /// Listens until the process ends.
@@ -95,6 +99,13 @@ async fn serve(stream: UnixStream, answers: Answers) -> Result<()> {
             };
             stream.write_all(format!("{answer}\n").as_bytes()).await?;
         }
+        "reload" => {
+            let answer = match (answers.reload)() {
+                Ok(()) => DONE.to_owned(),
+                Err(error) => format!("{error:#}").replace('\n', " "),
+            };
+            stream.write_all(format!("{answer}\n").as_bytes()).await?;
+        }
         other => stream.write_all(format!("unknown command {other:?}\n").as_bytes()).await?,
     }
     Ok(())
@@ -120,6 +131,19 @@ pub async fn down(path: &Path, mut show: impl FnMut(&str)) -> Result<bool> {
         line.clear();
     }
     Ok(true)
+}
+
+/// Asks a running host to read again what changed on disk. False if none runs.
+pub async fn reload(path: &Path) -> Result<bool> {
+    let Ok(stream) = UnixStream::connect(path).await else { return Ok(false) };
+    let mut stream = BufReader::new(stream);
+    stream.write_all(b"reload\n").await?;
+    let mut line = String::new();
+    stream.read_line(&mut line).await?;
+    match line.trim_end() {
+        DONE => Ok(true),
+        other => bail!("{other}"),
+    }
 }
 
 /// Asks a running host to write its objects into a directory. False if none runs.

@@ -2,6 +2,7 @@
 //!
 //! This is the only place where the embedded mode exists: everything else gets a client and does not ask what is behind it.
 
+mod audit;
 mod certificates;
 mod client_certificate;
 pub mod control;
@@ -14,6 +15,7 @@ pub mod paths;
 pub mod pki;
 pub mod probe;
 mod programs;
+pub mod revocations;
 mod services;
 mod uploads;
 mod volume_metrics;
@@ -33,7 +35,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use ferrovirt_apiserver::{ApiServer, StaticTokens, TlsConfig, User};
+use ferrovirt_apiserver::{ApiServer, Revocations, StaticTokens, TlsConfig, User};
 use ferrovirt_controller::Part;
 use futures::future::BoxFuture;
 use kube::Client;
@@ -63,9 +65,8 @@ pub struct UpArgs {
     /// Name of this machine's node [default: the host name]
     #[arg(long)]
     node_name: Option<String>,
-    /// Append every API request to this file, as audit.k8s.io/v1 events
-    #[arg(long, value_name = "FILE")]
-    audit_log: Option<PathBuf>,
+    #[command(flatten)]
+    audit: audit::AuditArgs,
     /// Bearer tokens for users, one a line: token,user,uid,"group1,group2"
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
@@ -162,6 +163,7 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     let paths = Paths::new(&arguments.host.data_dir)?;
     let _lock = lock(&paths).await?;
     let pki = Pki::open(&paths.data_dir)?;
+    let upload_key = pki.upload_key()?;
     let programs = programs::install(&paths)?;
     // What it says counts when an image is pulled; that it says something wrong is told now.
     images::read_registries(arguments.registries.as_deref())?;
@@ -180,7 +182,9 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     let address = listener.local_addr()?;
     let server_url = format!("https://{address}");
 
+    let revocations = Revocations::new(revocations::read(&paths)?);
     let api = ApiServer::start(ferrovirt_apiserver::Config {
+        revocations: revocations.clone(),
         data_dir: paths.data_dir.clone(),
         service_account_key_pem: Some(pki.service_account_key()?),
         crds: objects::definitions(),
@@ -188,12 +192,15 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
             .into_iter()
             .chain(ferrovirt_node_lite::storage::classes())
             .collect(),
-        audit_log: arguments.audit_log.clone(),
+        audit_log: arguments.audit.log.clone(),
+        audit_rotation: arguments.audit.rotation(),
+        audit_policy: arguments.audit.policy()?,
         root_ca_pem: Some(pki.ca_certificate().to_owned()),
         front_proxy: Some(pki.front_proxy()?),
         static_tokens: static_tokens(arguments.token_file.as_deref())?,
         service_network: paths.service_network(),
         pod_makers: objects::pod_makers(),
+        ..Default::default()
     })
     .await
     .context("cannot start the API")?;
@@ -224,7 +231,6 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     let lifetime = arguments.certificate_lifetime;
     let certificates = Arc::new(Certificates::make(pki, address, paths.kubeconfig(), lifetime)?);
     let certificate = certificates.serving().clone();
-    let upload_key = pki.upload_key()?;
     let uploads = (client("cdi-uploadproxy"), upload_key.clone());
     uploads::start(&api, uploads, address.ip(), &certificate, wait(stopped.clone())).await?;
     let serving = {
@@ -298,7 +304,11 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
             Box::pin(async move { Ok(api.backup(&directory).await?) })
         })
     };
-    control::listen(&paths.control_socket(), control::Answers { status, downs: down_sender, backup })?;
+    let reload: control::Reload = {
+        let paths = paths.clone();
+        Arc::new(move || Ok(revocations.replace(revocations::read(&paths)?)))
+    };
+    control::listen(&paths.control_socket(), control::Answers { status, downs: down_sender, backup, reload })?;
     if tokio::time::timeout(NODE_DEADLINE, schedulable(client("up"), &node_name)).await.is_err() {
         tracing::warn!(node = node_name, "the node is not schedulable yet; VMs wait for it");
     }

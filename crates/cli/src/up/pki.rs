@@ -67,8 +67,22 @@ impl Pki {
 
     /// A client certificate: the common name is the user, the organisations are the groups.
     pub fn client_for(&self, user: &str, groups: &[String], lasts: time::Duration) -> Result<Identity> {
+        self.client_from(user, groups, lasts, None)
+    }
+
+    /// One that is not valid before this moment, in seconds since 1970.
+    pub fn client_from(
+        &self,
+        user: &str,
+        groups: &[String],
+        lasts: time::Duration,
+        earliest: Option<i64>,
+    ) -> Result<Identity> {
         let key = KeyPair::generate()?;
-        let (not_before, not_after) = validity(lasts);
+        let (mut not_before, not_after) = validity(lasts);
+        if let Some(earliest) = earliest {
+            not_before = not_before.max(time::OffsetDateTime::from_unix_timestamp(earliest)?);
+        }
         let ca_key = KeyPair::from_pem(&self.ca.key).context("the CA key is damaged")?;
         let (_, ca) = x509_parser::pem::parse_x509_pem(self.ca.certificate.as_bytes()).context("the CA is damaged")?;
         let request = client_certificate::Request { user, groups, not_before, not_after };

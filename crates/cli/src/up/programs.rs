@@ -128,6 +128,7 @@ pub fn node_config(
             pods: (paths.ipv6_network(1), 64).into(),
             services: (address, ferrovirt_apiserver::ServiceNetwork::IPV6_PREFIX).into(),
         }),
+        external_ips: vec![],
         self_exe: programs.shim.clone(),
         launcher_exe: programs.launcher.clone(),
         tools_exe: programs.tools.clone(),

@@ -55,8 +55,8 @@ pub async fn start(
         .patch("config", &PatchParams::default(), &Patch::Merge(patch))
         .await
         .context("cannot say where uploads go")?;
-    let tls = acceptor(certificate)?;
-    tokio::spawn(uploads.serve(listener, move || tls.clone(), shutdown));
+    let tls = server_config(certificate)?;
+    tokio::spawn(uploads.serve(listener, Uploads::limits(), move || tls.clone(), shutdown));
     Ok(())
 }
 
@@ -72,14 +72,14 @@ async fn read(mut body: Body) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-fn acceptor(certificate: &ServingCertificate) -> Result<tokio_rustls::TlsAcceptor> {
+fn server_config(certificate: &ServingCertificate) -> Result<Arc<rustls::ServerConfig>> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(certificate.clone()));
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(tokio_rustls::TlsAcceptor::from(Arc::new(config)))
+    Ok(Arc::new(config))
 }
 
 fn respond(status: StatusCode, answer: &Value) -> Response<Body> {

@@ -99,7 +99,7 @@ async fn exec<A: Agent>(
         let status = json!({"execute": "guest-exec-status", "arguments": {"pid": pid}});
         let status = agent.command(status, PATIENCE).await?;
         if status.get("exited").and_then(Value::as_bool) == Some(true) {
-            let signal = status.get("signal").and_then(Value::as_i64).map(|signal| 128 + signal);
+            let signal = status.get("signal").and_then(Value::as_i64).map(|signal| signal.saturating_add(128));
             let exit_code = status.get("exitcode").and_then(Value::as_i64).or(signal).unwrap_or(0);
             return Ok(ExecResult {
                 exit_code,

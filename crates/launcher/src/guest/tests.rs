@@ -158,3 +158,38 @@ async fn the_watch_tells_what_changes_and_keeps_what_a_frozen_guest_cannot_tell(
     let crate::domain::DomainEvent::Guest(second) = seen.recv().await.unwrap() else { panic!() };
     assert_eq!((second.hostname.as_str(), second.frozen), ("demo", true));
 }
+
+/// An agent that answers everything with the same value.
+#[derive(Clone)]
+struct Strange(Value);
+
+impl Agent for Strange {
+    async fn command(&self, _: Value, _: Duration) -> Result<Value, DomainError> {
+        Ok(self.0.clone())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_answer_of_a_guest_breaks_its_launcher() {
+    let numbers = [json!(i64::MAX), json!(i64::MIN), json!(u64::MAX), json!(1e300), json!(-1)];
+    let others =
+        [json!(null), json!(""), json!([[], {}, null, 1]), json!({"a": {"b": []}}), json!("\u{0}".repeat(9000))];
+    let keys = ["exited", "exitcode", "signal", "pid", "out-data", "return", "offset", "zone", "host-name", "version"];
+    let lists =
+        ["supported_commands", "users", "filesystems", "ip-addresses", "disk", "name", "statistics", "login-time"];
+    for value in numbers.iter().chain(&others) {
+        let mut object: serde_json::Map<String, Value> =
+            keys.iter().chain(&lists).map(|key| ((*key).to_owned(), value.clone())).collect();
+        object.insert("exited".into(), true.into());
+        object.insert("pid".into(), 1.into());
+        object.remove("exitcode");
+        for strange in [value.clone(), object.clone().into(), json!([object.clone(), value, [object]])] {
+            let agent = Strange(strange);
+            let exec = GuestCall::Exec { command: "x".into(), args: vec![], timeout_seconds: 1 };
+            for call in [GuestCall::Report {}, exec, GuestCall::Ping {}] {
+                // Whatever it is, there is an answer or an error.
+                let _ = answer(&agent, &Memory::default(), call).await;
+            }
+        }
+    }
+}

@@ -6,6 +6,7 @@ mod cloud_hypervisor;
 mod container;
 mod documentation;
 mod example_driver;
+mod frames;
 mod libvirt;
 mod machines;
 mod random;

@@ -1,32 +1,28 @@
 //! nftables, as netlink batches that are applied whole or not at all.
 
+mod program;
 mod rule;
+mod set;
 
-use std::{
-    io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-pub use rule::{Pick, Rule};
+pub use program::{Program, remove};
+pub use rule::{Field, Pick, Rule};
+pub use set::{Key, Set};
 
-use crate::netlink::{ACK, APPEND, CREATE, Message, Socket};
-
-const SUBSYSTEM: u16 = 10 << 8;
-const BATCH_BEGIN: u16 = 16;
-const BATCH_END: u16 = 17;
-const NEW_TABLE: u16 = SUBSYSTEM;
-const DELETE_TABLE: u16 = SUBSYSTEM | 2;
-const NEW_CHAIN: u16 = SUBSYSTEM | 3;
-const NEW_RULE: u16 = SUBSYSTEM | 6;
-
+pub const ICMP: u8 = 1;
 pub const TCP: u8 = 6;
 pub const UDP: u8 = 17;
 pub const SCTP: u8 = 132;
+pub const ICMP_6: u8 = 58;
 
 /// Which packets a table sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
+    /// IPv4 and IPv6.
+    Both = 1,
     Ipv4 = 2,
+    Arp = 3,
     Ipv6 = 10,
 }
 
@@ -47,14 +43,18 @@ pub enum Hook {
     NatOutput,
     /// Changes where packets seem to come from.
     NatPostrouting,
+    FilterInput,
     FilterForward,
     FilterOutput,
+    /// Packets of a table of [`Family::Arp`].
+    ArpInput,
 }
 
 impl Hook {
     fn number(self) -> u32 {
         match self {
-            Self::RawPrerouting | Self::NatPrerouting => 0,
+            Self::RawPrerouting | Self::NatPrerouting | Self::ArpInput => 0,
+            Self::FilterInput => 1,
             Self::FilterForward => 2,
             Self::NatOutput | Self::FilterOutput => 3,
             Self::NatPostrouting => 4,
@@ -65,24 +65,40 @@ impl Hook {
         match self {
             Self::RawPrerouting => -300,
             Self::NatPrerouting | Self::NatOutput => -100,
-            Self::FilterForward | Self::FilterOutput => 0,
+            Self::FilterInput | Self::FilterForward | Self::FilterOutput | Self::ArpInput => 0,
             Self::NatPostrouting => 100,
         }
     }
 
     fn kind(self) -> &'static str {
         match self {
-            Self::RawPrerouting | Self::FilterForward | Self::FilterOutput => "filter",
+            Self::RawPrerouting | Self::FilterInput | Self::FilterForward | Self::FilterOutput | Self::ArpInput => {
+                "filter"
+            }
             Self::NatPrerouting | Self::NatOutput | Self::NatPostrouting => "nat",
         }
     }
 }
 
 /// A network, such as `10.42.7.0/24`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Net {
     pub address: IpAddr,
     pub prefix: u8,
+}
+
+impl Net {
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let (wanted, given) = match (self.address, address) {
+            (IpAddr::V4(wanted), IpAddr::V4(given)) => {
+                (u128::from(u32::from(wanted)) << 96, u128::from(u32::from(given)) << 96)
+            }
+            (IpAddr::V6(wanted), IpAddr::V6(given)) => (u128::from(wanted), u128::from(given)),
+            _ => return false,
+        };
+        let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix.min(128))).unwrap_or(0);
+        wanted & mask == given & mask
+    }
 }
 
 impl std::fmt::Display for Net {
@@ -112,76 +128,5 @@ impl From<(Ipv6Addr, u8)> for Net {
 impl From<Ipv6Addr> for Net {
     fn from(address: Ipv6Addr) -> Self {
         IpAddr::V6(address).into()
-    }
-}
-
-/// Changes to one table, to be made together.
-pub struct Table {
-    family: Family,
-    name: String,
-    messages: Vec<Message>,
-}
-
-impl Table {
-    /// The table with nothing but what follows, whatever it held before.
-    pub fn replace(family: Family, name: &str) -> Self {
-        let mut table = Self { family, name: name.into(), messages: vec![] };
-        table.clear();
-        table.messages.push(table.create());
-        table
-    }
-
-    /// Removes the table. Missing is fine.
-    pub fn remove(family: Family, name: &str) -> io::Result<()> {
-        let mut table = Self { family, name: name.into(), messages: vec![] };
-        table.clear();
-        table.apply()
-    }
-
-    /// A chain that the kernel calls.
-    pub fn hook(&mut self, chain: &str, hook: Hook) {
-        let message = self
-            .new_chain(chain)
-            .nest(4, |m| m.attribute(1, &hook.number().to_be_bytes()).attribute(2, &hook.priority().to_be_bytes()));
-        self.messages.push(message.string(7, hook.kind()));
-    }
-
-    /// A chain that rules of other chains jump to. It has to exist before they do.
-    pub fn chain(&mut self, chain: &str) {
-        let message = self.new_chain(chain);
-        self.messages.push(message);
-    }
-
-    pub fn rule(&mut self, chain: &str, rule: Rule) {
-        let message = Message::new(NEW_RULE, ACK | CREATE | APPEND).raw(&self.header());
-        self.messages.push(rule.write(message.string(1, &self.name).string(2, chain)));
-    }
-
-    pub fn apply(self) -> io::Result<()> {
-        // The resource id of a batch names the subsystem, in network order.
-        let edge = |kind| Message::new(kind, 0).raw(&[0, 0, 0, 10]);
-        let acknowledged = self.messages.len();
-        let mut batch = vec![edge(BATCH_BEGIN)];
-        batch.extend(self.messages);
-        batch.push(edge(BATCH_END));
-        Socket::netfilter()?.batch(batch, acknowledged)
-    }
-
-    /// Creating the table first makes deleting it succeed, and so the whole batch repeatable.
-    fn clear(&mut self) {
-        self.messages.push(self.create());
-        self.messages.push(Message::new(DELETE_TABLE, ACK).raw(&self.header()).string(1, &self.name));
-    }
-
-    fn create(&self) -> Message {
-        Message::new(NEW_TABLE, ACK | CREATE).raw(&self.header()).string(1, &self.name)
-    }
-
-    fn new_chain(&self, chain: &str) -> Message {
-        Message::new(NEW_CHAIN, ACK | CREATE).raw(&self.header()).string(1, &self.name).string(3, chain)
-    }
-
-    fn header(&self) -> [u8; 4] {
-        [self.family as u8, 0, 0, 0]
     }
 }

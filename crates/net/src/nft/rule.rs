@@ -5,8 +5,12 @@ use std::net::{IpAddr, SocketAddr};
 use super::{Family, Net};
 use crate::netlink::Message;
 
+const META_IIF: u32 = 4;
 const META_IIFNAME: u32 = 6;
 const META_OIFNAME: u32 = 7;
+const META_NFPROTO: u32 = 15;
+const META_IIFGROUP: u32 = 21;
+const META_OIFGROUP: u32 = 22;
 const META_L4PROTO: u32 = 16;
 const VERDICT: u32 = 0;
 const REGISTER_1: u32 = 1;
@@ -15,8 +19,18 @@ const NETWORK_HEADER: u32 = 1;
 const TRANSPORT_HEADER: u32 = 2;
 const EQUAL: u32 = 0;
 const UNEQUAL: u32 = 1;
+const AT_MOST: u32 = 3;
+const AT_LEAST: u32 = 5;
 const JUMP: i32 = -3;
+const RETURN: i32 = -5;
 const DROP: i32 = 0;
+const ACCEPT: i32 = 1;
+const CT_STATE: u32 = 0;
+const CT_STATUS: u32 = 2;
+const CT_DESTINATION: u32 = 20;
+const CT_DESTINATION_6: u32 = 22;
+/// The first of the registers that hold four bytes; [`REGISTER_1`] is the first four of them.
+const SMALL_REGISTER: u32 = 8;
 /// `IPS_DST_NAT`
 const DESTINATION_CHANGED: u32 = 1 << 5;
 /// `RTN_LOCAL`
@@ -31,15 +45,107 @@ pub enum Pick {
     BySource { of: u32, share: u32 },
 }
 
+/// A part of a packet that a set or map is asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Field {
+    Source(Family),
+    Destination(Family),
+    Protocol,
+    DestinationPort,
+    /// The number of the interface that the packet came by.
+    Interface,
+    /// Who an ARP packet says that it is from. Only in tables of [`Family::Arp`].
+    ArpSource,
+}
+
 /// Matches and an action. Matches come first; a packet that fails one goes on to the next rule.
-#[derive(Default)]
+#[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
 pub struct Rule {
-    expressions: Vec<Box<dyn FnOnce(Message) -> Message>>,
+    expressions: Vec<u8>,
 }
 
 impl Rule {
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Packets of one family, in a table that sees both. Needed before anything of the network header is looked at.
+    pub fn family(self, family: Family) -> Self {
+        self.meta(META_NFPROTO).compare(EQUAL, vec![family as u8])
+    }
+
+    /// Packets that came by an interface of this group.
+    pub fn from_group(self, group: u32) -> Self {
+        self.meta(META_IIFGROUP).compare(EQUAL, group.to_ne_bytes().to_vec())
+    }
+
+    pub fn not_from_group(self, group: u32) -> Self {
+        self.meta(META_IIFGROUP).compare(UNEQUAL, group.to_ne_bytes().to_vec())
+    }
+
+    /// Packets that leave by an interface of this group.
+    pub fn to_group(self, group: u32) -> Self {
+        self.meta(META_OIFGROUP).compare(EQUAL, group.to_ne_bytes().to_vec())
+    }
+
+    pub fn not_from_interface(self, name: &str) -> Self {
+        self.meta(META_IIFNAME).compare(UNEQUAL, padded(name))
+    }
+
+    /// Packets whose fields, together, are in a set.
+    pub fn within(self, fields: &[Field], set: &str) -> Self {
+        self.lookup(fields, set, false)
+    }
+
+    pub fn not_within(self, fields: &[Field], set: &str) -> Self {
+        self.lookup(fields, set, true)
+    }
+
+    /// Goes where a map says, if it says anything.
+    pub fn dispatch(self, fields: &[Field], map: &str) -> Self {
+        self.load(fields).add("lookup", |m| number(number(m.string(1, map), 2, REGISTER_1), 3, VERDICT))
+    }
+
+    /// Packets of a connection that was let through before, and errors about one.
+    pub fn established(self) -> Self {
+        const ESTABLISHED_OR_RELATED: u32 = 2 | 4;
+        self.ct(CT_STATE).mask(ESTABLISHED_OR_RELATED.to_ne_bytes().to_vec()).compare(UNEQUAL, vec![0; 4])
+    }
+
+    /// Packets of connections that were first addressed to this network, whatever became of that.
+    pub fn first_addressed_to(self, net: Net) -> Self {
+        const ORIGINAL: u8 = 0;
+        let key = if net.address.is_ipv4() { CT_DESTINATION } else { CT_DESTINATION_6 };
+        let loaded = self.add("ct", |m| number(number(m, 1, REGISTER_1), 2, key).attribute(3, &[ORIGINAL]));
+        loaded.compare_net(EQUAL, net)
+    }
+
+    /// The type of an ICMP message. Only after [`Rule::protocol`].
+    pub fn icmp_type(self, kind: u8) -> Self {
+        self.payload(TRANSPORT_HEADER, 0, 1).compare(EQUAL, vec![kind])
+    }
+
+    /// Ports from the first to the last, both included.
+    pub fn destination_ports(self, first: u16, last: u16) -> Self {
+        if first == last {
+            return self.destination_port(first);
+        }
+        self.payload(TRANSPORT_HEADER, 2, 2)
+            .compare(AT_LEAST, first.to_be_bytes().to_vec())
+            .compare(AT_MOST, last.to_be_bytes().to_vec())
+    }
+
+    pub fn not_source(self, net: impl Into<Net>) -> Self {
+        self.address(false, net.into(), UNEQUAL)
+    }
+
+    pub fn accept(self) -> Self {
+        self.verdict(ACCEPT, None)
+    }
+
+    /// Back to the rule after the one that jumped here.
+    pub fn leave(self) -> Self {
+        self.verdict(RETURN, None)
     }
 
     pub fn from_interface(self, name: &str) -> Self {
@@ -80,10 +186,7 @@ impl Rule {
 
     /// Packets of connections whose destination was changed.
     pub fn redirected(self) -> Self {
-        const STATUS: u32 = 2;
-        self.add("ct", |m| number(number(m, 1, REGISTER_1), 2, STATUS))
-            .mask(DESTINATION_CHANGED.to_ne_bytes().to_vec())
-            .compare(UNEQUAL, vec![0; 4])
+        self.ct(CT_STATUS).mask(DESTINATION_CHANGED.to_ne_bytes().to_vec()).compare(UNEQUAL, vec![0; 4])
     }
 
     pub fn pick(self, pick: Pick, family: Family) -> Self {
@@ -126,7 +229,7 @@ impl Rule {
     }
 
     pub fn jump(self, chain: &str) -> Self {
-        self.verdict(JUMP, Some(chain.to_owned()))
+        self.verdict(JUMP, Some(chain))
     }
 
     /// Refuses: the client learns at once that nobody is there.
@@ -135,37 +238,83 @@ impl Rule {
         self.add("reject", |m| number(m, 1, 0).attribute(2, &[PORT_UNREACHABLE]))
     }
 
+    /// The same in a table of [`Family::Both`].
+    pub fn refuse(self) -> Self {
+        const OF_EITHER_FAMILY: u32 = 2;
+        const PORT_UNREACHABLE: u8 = 1;
+        self.add("reject", |m| number(m, 1, OF_EITHER_FAMILY).attribute(2, &[PORT_UNREACHABLE]))
+    }
+
     /// Refuses a TCP connection the way a closed port does. Only after [`Rule::protocol`].
     pub fn reset(self) -> Self {
         self.add("reject", |m| number(m, 1, 1))
     }
 
-    pub(super) fn write(self, message: Message) -> Message {
-        message.nest(4, |m| self.expressions.into_iter().fold(m, |m, expression| expression(m)))
+    pub(super) fn write(&self, message: Message) -> Message {
+        message.nest(4, |m| m.raw(&self.expressions))
     }
 
-    fn add(mut self, name: &'static str, data: impl FnOnce(Message) -> Message + 'static) -> Self {
-        self.expressions.push(Box::new(move |m| m.nest(1, |m| m.string(1, name).nest(2, data))));
+    fn add(mut self, name: &'static str, data: impl FnOnce(Message) -> Message) -> Self {
+        let expression = Message::fragment().nest(1, |m| m.string(1, name).nest(2, data));
+        self.expressions.extend(expression.into_bytes());
         self
     }
 
     fn interface(self, key: u32, name: &str) -> Self {
-        let mut padded = vec![0u8; 16];
-        let length = name.len().min(15);
-        padded[..length].copy_from_slice(&name.as_bytes()[..length]);
-        self.meta(key).compare(EQUAL, padded)
+        self.meta(key).compare(EQUAL, padded(name))
+    }
+
+    fn lookup(self, fields: &[Field], set: &str, inverted: bool) -> Self {
+        self.load(fields).add("lookup", |m| {
+            let m = number(m.string(1, set), 2, REGISTER_1);
+            if inverted { number(m, 5, 1) } else { m }
+        })
+    }
+
+    /// Fields one after the other, each at the next four bytes that are free: so are the keys of sets.
+    fn load(self, fields: &[Field]) -> Self {
+        let mut at = SMALL_REGISTER;
+        fields.iter().fold(self, |rule, field| {
+            let register = at;
+            at += (field.length() as u32).div_ceil(4);
+            let payload = |base: u32, offset: u32, length: u32| {
+                move |m| number(number(number(number(m, 1, register), 2, base), 3, offset), 4, length)
+            };
+            let meta = |key: u32| move |m| number(number(m, 1, register), 2, key);
+            match *field {
+                Field::Source(family) => {
+                    let (offset, length) = place(false, family);
+                    rule.add("payload", payload(NETWORK_HEADER, offset, length))
+                }
+                Field::Destination(family) => {
+                    let (offset, length) = place(true, family);
+                    rule.add("payload", payload(NETWORK_HEADER, offset, length))
+                }
+                Field::Protocol => rule.add("meta", meta(META_L4PROTO)),
+                Field::DestinationPort => rule.add("payload", payload(TRANSPORT_HEADER, 2, 2)),
+                Field::Interface => rule.add("meta", meta(META_IIF)),
+                Field::ArpSource => rule.add("payload", payload(NETWORK_HEADER, 14, 4)),
+            }
+        })
+    }
+
+    fn ct(self, key: u32) -> Self {
+        self.add("ct", |m| number(number(m, 1, REGISTER_1), 2, key))
     }
 
     fn address(self, destination: bool, net: Net, operator: u32) -> Self {
         let (offset, length) = place(destination, Family::of(net.address));
-        let loaded = self.payload(NETWORK_HEADER, offset, length);
+        self.payload(NETWORK_HEADER, offset, length).compare_net(operator, net)
+    }
+
+    fn compare_net(self, operator: u32, net: Net) -> Self {
         let mut value = bytes(net.address);
         if usize::from(net.prefix) >= value.len() * 8 {
-            return loaded.compare(operator, value);
+            return self.compare(operator, value);
         }
         let mask = mask(net.prefix, value.len());
         value.iter_mut().zip(&mask).for_each(|(byte, mask)| *byte &= mask);
-        loaded.mask(mask).compare(operator, value)
+        self.mask(mask).compare(operator, value)
     }
 
     fn meta(self, key: u32) -> Self {
@@ -194,19 +343,54 @@ impl Rule {
         self.add("immediate", move |m| number(m, 1, register).nest(2, |m| m.attribute(1, &value)))
     }
 
-    fn verdict(self, code: i32, chain: Option<String>) -> Self {
-        self.add("immediate", move |m| {
-            number(m, 1, VERDICT).nest(2, |m| {
-                m.nest(2, |m| {
-                    let m = m.attribute(1, &code.to_be_bytes());
-                    match chain {
-                        Some(chain) => m.string(2, &chain),
-                        None => m,
-                    }
-                })
-            })
-        })
+    fn verdict(self, code: i32, chain: Option<&str>) -> Self {
+        self.add("immediate", |m| number(m, 1, VERDICT).nest(2, |m| verdict(m, code, chain)))
     }
+}
+
+impl Field {
+    /// Bytes that it has in a key, before it is padded to four.
+    pub(super) fn length(self) -> usize {
+        match self {
+            Self::Source(family) | Self::Destination(family) => place(false, family).1 as usize,
+            Self::Protocol => 1,
+            Self::DestinationPort => 2,
+            Self::Interface | Self::ArpSource => 4,
+        }
+    }
+
+    /// What `nft` shows its values as.
+    pub(super) fn shown_as(self) -> u32 {
+        match self {
+            Self::Source(Family::Ipv6) | Self::Destination(Family::Ipv6) => 8,
+            Self::Source(_) | Self::Destination(_) | Self::ArpSource => 7,
+            Self::Protocol => 12,
+            Self::DestinationPort => 13,
+            Self::Interface => 20,
+        }
+    }
+}
+
+fn verdict(message: Message, code: i32, chain: Option<&str>) -> Message {
+    message.nest(2, |m| {
+        let m = m.attribute(1, &code.to_be_bytes());
+        match chain {
+            Some(chain) => m.string(2, chain),
+            None => m,
+        }
+    })
+}
+
+/// The value of a map's element that leads to a chain.
+pub(super) fn jump(message: Message, chain: &str) -> Message {
+    verdict(message, JUMP, Some(chain))
+}
+
+fn padded(name: &str) -> Vec<u8> {
+    let mut padded = vec![0u8; 16];
+    let length = name.len().min(15);
+    padded[..length].copy_from_slice(&name.as_bytes()[..length]);
+    padded
 }
 
 fn nat_target(message: Message, to: IpAddr) -> Message {
@@ -221,14 +405,14 @@ fn number(message: Message, kind: u16, value: u32) -> Message {
 /// Offset and length of an address in the network header.
 fn place(destination: bool, family: Family) -> (u32, u32) {
     match (family, destination) {
-        (Family::Ipv4, false) => (12, 4),
-        (Family::Ipv4, true) => (16, 4),
         (Family::Ipv6, false) => (8, 16),
         (Family::Ipv6, true) => (24, 16),
+        (_, false) => (12, 4),
+        (_, true) => (16, 4),
     }
 }
 
-fn bytes(address: IpAddr) -> Vec<u8> {
+pub(super) fn bytes(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(v4) => v4.octets().to_vec(),
         IpAddr::V6(v6) => v6.octets().to_vec(),

@@ -89,7 +89,7 @@ impl Question {
             kind,
             recursion_desired: flags & 0x0100 != 0,
             raw: bytes.get(HEADER..after + 4).unwrap_or_default().to_vec(),
-            size: announced_size(bytes, after + 4, number(6) + number(8), number(10)),
+            size: announced_size(bytes, after + 4, number(6).saturating_add(number(8)), number(10)),
         })
     }
 
@@ -233,6 +233,23 @@ fn announced_size(bytes: &[u8], at: usize, before: u16, additional: u16) -> Opti
 mod tests {
     use super::*;
 
+    #[test]
+    fn no_question_breaks_the_server() {
+        // Counts of records whose sum is more than a count can be.
+        let mut bytes = query("a.b", 1, Some(1232));
+        bytes[6..10].fill(0xff);
+        assert!(Question::parse(&bytes).unwrap().answer(0, &[], true).len() >= HEADER);
+        for (at, noise) in (0..bytes.len()).flat_map(|at| [0, 1, 63, 64, 0x80, 0xc0, 0xff].map(|noise| (at, noise))) {
+            let mut bytes = query("a.b", 1, Some(1232));
+            bytes[at] = noise;
+            for length in 0..=bytes.len() {
+                if let Ok(question) = Question::parse(&bytes[..length]) {
+                    question.answer(0, &[], true);
+                }
+            }
+        }
+    }
+
     fn query(name: &str, kind: u16, size: Option<u16>) -> Vec<u8> {
         let mut out = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, u8::from(size.is_some())];
         write_name(&mut out, name);
@@ -270,6 +287,42 @@ mod tests {
             assert_eq!(answer[2] & 2, 2, "says that it is cut");
             let whole = question.answer(NO_ERROR, &records, false);
             assert_eq!((whole[2] & 2, whole[7]), (0, 100));
+        }
+    }
+
+    #[test]
+    fn no_bytes_of_a_guest_end_the_server() {
+        // Counts that do not fit into a number when they are added up.
+        let mut counts = query("a", A, Some(4096));
+        counts[6..12].fill(0xff);
+        let _ = Question::parse(&counts);
+        let records: Vec<Record> = (0..200)
+            .map(|n| Record {
+                name: format!("n{n}.cluster.local"),
+                data: Data::Srv { port: n, target: "t".repeat(70) },
+            })
+            .collect();
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = |below: usize| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            (random % below as u64) as usize
+        };
+        for _ in 0..20_000 {
+            let mut bytes = query("web.default.svc.cluster.local", SRV, Some(1232));
+            for _ in 0..=next(6) {
+                let at = next(bytes.len());
+                bytes[at] = next(256) as u8;
+            }
+            bytes.truncate(1 + next(bytes.len()));
+            if let Ok(question) = Question::parse(&bytes) {
+                for (udp, most) in [(true, LARGE), (false, usize::from(u16::MAX))] {
+                    for records in [&records[..], &[]] {
+                        assert!(question.answer(NO_ERROR, records, udp).len() <= most.max(SMALL), "{bytes:?}");
+                    }
+                }
+            }
         }
     }
 

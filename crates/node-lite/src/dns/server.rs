@@ -1,14 +1,16 @@
 //! Answers on UDP and TCP, from the zone or from the machine's own name servers.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use ferrovirt_net::nft::Net;
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::message::{Malformed, NO_ERROR, NO_SUCH_NAME, Question, SERVER_FAILURE};
 use super::zone::{Lookup, lookup};
@@ -19,20 +21,29 @@ const PORT: u16 = 10053;
 const MAX_QUERY: usize = 4096;
 /// Queries under way; more than this are dropped, and their clients ask again.
 const MAX_BUSY: usize = 256;
+/// Connections at a time; they are not taken from the others, which need no room for longer than an answer takes.
+const MAX_CONNECTIONS: usize = 128;
+/// Connections, and other queries under way, of one client: nobody keeps the server from the others.
+const CONNECTIONS_OF_ONE: usize = 8;
+const QUERIES_OF_ONE: usize = 32;
+/// How long no connection is taken after a failure to take one.
+const PAUSE: Duration = Duration::from_millis(100);
 const FORWARD_TIME: Duration = Duration::from_secs(2);
 const IDLE: Duration = Duration::from_secs(10);
 
 pub(crate) struct Server {
     udp: Arc<UdpSocket>,
     tcp: TcpListener,
+    /// Who is answered: pods, and this machine by its address among them.
+    clients: Vec<Net>,
     views: watch::Receiver<Arc<View>>,
 }
 
 impl Server {
     /// Listens on an address that need not exist yet: the bridge that has it comes with the first pod.
-    pub fn bind(address: IpAddr, views: watch::Receiver<Arc<View>>) -> io::Result<Self> {
+    pub fn bind(address: IpAddr, clients: Vec<Net>, views: watch::Receiver<Arc<View>>) -> io::Result<Self> {
         let (udp, tcp) = listen(SocketAddr::new(address, PORT)).or_else(|_| listen(SocketAddr::new(address, 0)))?;
-        Ok(Self { udp: Arc::new(udp), tcp, views })
+        Ok(Self { udp: Arc::new(udp), tcp, clients, views })
     }
 
     pub fn address(&self) -> io::Result<SocketAddr> {
@@ -40,14 +51,17 @@ impl Server {
     }
 
     pub async fn run(self) {
-        let busy = Arc::new(Semaphore::new(MAX_BUSY));
-        let Self { udp, tcp, views } = self;
+        let Self { udp, tcp, clients, views } = self;
+        let connections = Busy::new(clients.clone(), MAX_CONNECTIONS, CONNECTIONS_OF_ONE);
+        let queries = Busy::new(clients, MAX_BUSY, QUERIES_OF_ONE);
         let mut buffer = vec![0; MAX_QUERY];
+        let mut pause = None;
         loop {
             tokio::select! {
+                () = async { if let Some(pause) = &mut pause { Pin::as_mut(pause).await } }, if pause.is_some() => pause = None,
                 received = udp.recv_from(&mut buffer) => {
                     let Ok((length, client)) = received else { continue };
-                    let Ok(permit) = busy.clone().try_acquire_owned() else { continue };
+                    let Some(permit) = queries.admit(client.ip()) else { continue };
                     let (query, socket) = (buffer.get(..length).unwrap_or_default().to_vec(), udp.clone());
                     let view = views.borrow().clone();
                     tokio::spawn(async move {
@@ -58,15 +72,69 @@ impl Server {
                         drop(permit);
                     });
                 }
-                accepted = tcp.accept() => {
-                    let Ok((stream, _)) = accepted else { continue };
-                    let Ok(permit) = busy.clone().try_acquire_owned() else { continue };
+                accepted = tcp.accept(), if pause.is_none() => {
+                    let Ok((stream, client)) = accepted else {
+                        // Out of descriptors, most likely: what has no connection is answered meanwhile.
+                        pause = Some(Box::pin(tokio::time::sleep(PAUSE)));
+                        continue;
+                    };
+                    let Some(permit) = connections.admit(client.ip()) else { continue };
                     let views = views.clone();
                     tokio::spawn(async move {
                         let _ = tokio::time::timeout(IDLE, connection(stream, views)).await;
                         drop(permit);
                     });
                 }
+            }
+        }
+    }
+}
+
+/// Who is being answered.
+struct Busy {
+    clients: Vec<Net>,
+    all: Arc<Semaphore>,
+    /// How many places one client may have.
+    most: usize,
+    by_client: Arc<Mutex<HashMap<IpAddr, usize>>>,
+}
+
+/// A place among those who are being answered, given back when dropped.
+struct Permit {
+    client: IpAddr,
+    by_client: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    _one_of_all: OwnedSemaphorePermit,
+}
+
+impl Busy {
+    fn new(clients: Vec<Net>, all: usize, most: usize) -> Self {
+        Self { clients, all: Arc::new(Semaphore::new(all)), most, by_client: Arc::default() }
+    }
+
+    /// None for who is no client of ours, and for who asks too much at once.
+    fn admit(&self, client: IpAddr) -> Option<Permit> {
+        if !self.clients.iter().any(|net| net.contains(client)) {
+            return None;
+        }
+        let one_of_all = self.all.clone().try_acquire_owned().ok()?;
+        let mut by_client = self.by_client.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = by_client.entry(client).or_default();
+        if *count >= self.most {
+            return None;
+        }
+        *count += 1;
+        drop(by_client);
+        Some(Permit { client, by_client: self.by_client.clone(), _one_of_all: one_of_all })
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let mut by_client = self.by_client.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = by_client.get_mut(&self.client) {
+            *count -= 1;
+            if *count == 0 {
+                by_client.remove(&self.client);
             }
         }
     }
@@ -172,6 +240,20 @@ fn name_servers(config: &str) -> Vec<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_pods_are_answered_and_none_of_them_takes_all_places() {
+        let pods = Net { address: "10.42.0.0".parse().unwrap(), prefix: 24 };
+        let busy = Busy::new(vec![pods], MAX_BUSY, QUERIES_OF_ONE);
+        let admit = |text: &str| busy.admit(text.parse().unwrap());
+        assert!(admit("192.0.2.1").is_none() && admit("fd00::1").is_none(), "a stranger is answered");
+        let greedy: Vec<Permit> = (0..MAX_BUSY).filter_map(|_| admit("10.42.0.2")).collect();
+        assert_eq!(greedy.len(), QUERIES_OF_ONE);
+        assert!(admit("10.42.0.3").is_some());
+        drop(greedy);
+        assert!(admit("10.42.0.2").is_some());
+        assert!(busy.by_client.lock().unwrap().is_empty());
+    }
 
     #[test]
     fn name_servers_are_read() {

@@ -7,7 +7,7 @@ use kube::runtime::watcher::Event;
 
 use super::Key;
 
-pub(super) struct Mirror<T> {
+pub(crate) struct Mirror<T> {
     objects: BTreeMap<Key, T>,
     /// What a list has brought so far; it replaces everything when it is complete.
     listing: Option<BTreeMap<Key, T>>,

@@ -16,6 +16,7 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 pub(crate) use controller::run;
+pub(crate) use mirror::Mirror;
 
 /// Namespace and name.
 pub(crate) type Key = (String, String);

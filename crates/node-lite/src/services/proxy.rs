@@ -1,84 +1,75 @@
 //! Puts the rules of services in place whenever they change.
 
-use std::{fs, io, path::Path};
+use std::io;
+use std::sync::Arc;
 
-use ferrovirt_net::nft::{Family, Net, Table};
+use ferrovirt_net::link;
+use ferrovirt_net::nft::{Family, Net, Program, remove as remove_table};
 
 use super::View;
-use super::rules::{Network, Target, table, targets};
-use crate::cni;
+use super::rules::{self, Limits, Target, program, targets};
+use crate::Config;
+use crate::network::Network;
 
 /// The rules of one instance.
 pub(crate) struct Proxy {
     table: String,
-    /// One for each family of addresses.
-    networks: Vec<Network>,
-    applied: Option<Vec<Target>>,
+    network: Arc<Network>,
+    external: Vec<Net>,
+    applied: Option<(Vec<Target>, Vec<Program>)>,
 }
 
 impl Proxy {
-    pub fn new(instance: &str, services: &[Net]) -> Self {
-        let bridged_packets_seen = see_bridged_packets();
-        if !bridged_packets_seen {
-            tracing::info!(
-                "the kernel does not show bridged packets to nftables (br_netfilter): services see this machine's \
-                 address instead of the client's"
-            );
-        }
-        let network =
-            |services: &Net| Network { bridge: cni::bridge_name(instance), services: *services, bridged_packets_seen };
-        Self { table: table_name(instance), networks: services.iter().map(network).collect(), applied: None }
+    pub fn new(config: &Config, network: Arc<Network>) -> Self {
+        Self { table: table_name(&config.instance), network, external: config.external_ips.clone(), applied: None }
     }
 
-    /// Brings the kernel's rules in line with the view. Somebody else may have removed them: `force` writes them anyway.
-    pub fn sync(&mut self, view: &View, force: bool) -> io::Result<()> {
-        let wanted = targets(view);
-        if !force && self.applied.as_ref() == Some(&wanted) {
-            return Ok(());
-        }
-        self.applied = None;
-        for network in &self.networks {
-            table(&self.table, network, &wanted).apply()?;
-            if wanted.iter().any(|target| target.node_port.is_some()) {
-                open_loopback(&network.bridge);
+    /// Brings the kernel's rules in line with the view. Somebody else may have removed them: with `check`, that is looked at.
+    pub fn sync(&mut self, view: &View, check: bool) -> io::Result<()> {
+        if check && let Some((_, programs)) = &self.applied {
+            let there =
+                programs.iter().try_fold(true, |there, program| Ok::<_, io::Error>(there && program.is_there()?));
+            if !there? {
+                self.applied = None;
             }
         }
-        self.applied = Some(wanted);
+        let wanted = targets(view, &self.limits()?);
+        if self.applied.as_ref().is_some_and(|(applied, _)| *applied == wanted) {
+            return Ok(());
+        }
+        let old = self.applied.take();
+        let mut programs = vec![];
+        for (number, services) in self.network.services.iter().enumerate() {
+            let network = rules::Network { pods: self.network.group, services: *services };
+            let program = program(&self.table, &network, &wanted);
+            match old.as_ref().and_then(|(_, programs)| programs.get(number)) {
+                // It may not be what we think it is.
+                Some(old) => program.update(old).or_else(|_| program.replace())?,
+                None => program.replace()?,
+            }
+            programs.push(program);
+        }
+        self.network
+            .set_loopback(wanted.iter().any(|target| target.node_port.is_some() && !target.endpoints.is_empty()));
+        self.applied = Some((wanted, programs));
         Ok(())
+    }
+
+    fn limits(&self) -> io::Result<Limits> {
+        Ok(Limits {
+            own: self.network.pods.iter().chain(&self.network.services).copied().collect(),
+            external: self.external.clone(),
+            machine: link::all_addresses()?.into_iter().map(|(_, address, _)| address).collect(),
+        })
     }
 }
 
 /// Removes the rules. Missing is fine.
 pub(crate) fn remove(instance: &str) -> io::Result<()> {
-    Table::remove(Family::Ipv4, &table_name(instance))?;
-    Table::remove(Family::Ipv6, &table_name(instance))
+    remove_table(Family::Ipv4, &table_name(instance))?;
+    remove_table(Family::Ipv6, &table_name(instance))
 }
 
 pub(crate) fn table_name(instance: &str) -> String {
     format!("ferrovirt-{instance}-services")
-}
-
-/// Lets connections from loopback leave by the bridge, for node ports on `localhost`. The rules drop what comes back in for
-/// loopback from pods. There is no bridge before the first pod; then there is no endpoint either.
-fn open_loopback(bridge: &str) {
-    let path = format!("/proc/sys/net/ipv4/conf/{bridge}/route_localnet");
-    if Path::new(&path).exists()
-        && let Err(error) = fs::write(&path, "1")
-    {
-        tracing::warn!(%error, path, "node ports do not answer on localhost");
-    }
-}
-
-/// Asks the kernel to show packets between two pods of a bridge to nftables, as kubelets ask for.
-fn see_bridged_packets() -> bool {
-    const SETTINGS: [&str; 2] =
-        ["/proc/sys/net/bridge/bridge-nf-call-iptables", "/proc/sys/net/bridge/bridge-nf-call-ip6tables"];
-    if !Path::new(SETTINGS[0]).exists() {
-        let _ = std::process::Command::new("modprobe").arg("br_netfilter").status();
-    }
-    SETTINGS.iter().all(|setting| match fs::read_to_string(setting) {
-        Ok(value) if value.trim() == "1" => true,
-        Ok(_) => fs::write(setting, "1").is_ok(),
-        Err(_) => false,
-    })
 }

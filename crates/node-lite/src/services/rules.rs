@@ -1,16 +1,24 @@
 //! Where connections to services go. Pure: from the view of the cluster to targets, and from targets to rules.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use ferrovirt_net::nft::{self, Family, Hook, Net, Pick, Rule, Table};
+use ferrovirt_net::nft::{self, Family, Field, Hook, Key as Element, Net, Pick, Program, Rule, Set};
 use k8s_openapi::api::core::v1::{Service, ServicePort};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-use super::{Key, View};
+use super::{Key, SERVICE_NAME, View};
 
 /// One port of one service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
+    /// The chain of rules that leads to its endpoints. It stays the same for as long as the service has the port.
+    pub chain: String,
+    /// The service's own addresses.
     pub addresses: Vec<IpAddr>,
+    /// Addresses that it was given by hand or by a load balancer, which others know it by.
+    pub external: Vec<IpAddr>,
     pub port: u16,
     /// The port on every address of this machine.
     pub node_port: Option<u16>,
@@ -23,19 +31,39 @@ pub(crate) struct Target {
 /// The machine's side of the pod network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Network {
-    pub bridge: String,
+    /// The group of interfaces that lead to pods.
+    pub pods: u32,
     pub services: Net,
-    /// Whether packets between two pods on the bridge pass these rules. If not, answers would come from an address
-    /// that the client never asked, and so connections have to seem to come from this machine.
-    pub bridged_packets_seen: bool,
 }
 
+/// What services may and may not take.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Limits {
+    /// The networks of pods and services, where no address is free to be taken.
+    pub own: Vec<Net>,
+    /// What an administrator lets services have as `externalIPs`.
+    pub external: Vec<Net>,
+    /// The addresses of this machine. Services lead there only if they are of the system.
+    pub machine: BTreeSet<IpAddr>,
+}
+
+/// The services that lead to this machine itself: where its API is, and its name server.
+const SYSTEM: [(&str, &str); 2] = [("default", "kubernetes"), ("kube-system", "kube-dns")];
+
 /// Every service port, in the order of names.
-pub(crate) fn targets(view: &View) -> Vec<Target> {
+pub(crate) fn targets(view: &View, limits: &Limits) -> Vec<Target> {
+    let mut slices: BTreeMap<(&str, &str), Vec<&EndpointSlice>> = BTreeMap::new();
+    for ((namespace, _), slice) in &view.slices {
+        if let Some(service) = slice.metadata.labels.as_ref().and_then(|labels| labels.get(SERVICE_NAME)) {
+            slices.entry((namespace, service)).or_default().push(slice);
+        }
+    }
     let mut out = vec![];
     for (key, service) in &view.services {
         let Some(spec) = &service.spec else { continue };
-        let addresses = addresses(service);
+        let addresses: Vec<IpAddr> = spec.cluster_ips.iter().flatten().filter_map(|text| text.parse().ok()).collect();
+        let external = external(service, limits);
+        let slices = slices.get(&(key.0.as_str(), key.1.as_str())).map(Vec::as_slice).unwrap_or_default();
         for port in spec.ports.iter().flatten() {
             let node_port = port.node_port.and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0);
             let (Ok(number), Some(protocol)) = (u16::try_from(port.port), protocol(port.protocol.as_deref())) else {
@@ -44,12 +72,16 @@ pub(crate) fn targets(view: &View) -> Vec<Target> {
             if addresses.is_empty() && node_port.is_none() {
                 continue;
             }
+            let mut endpoints = endpoints(slices, port);
+            endpoints.retain(|endpoint| limits.leads(key, endpoint.ip()));
             out.push(Target {
+                chain: chain(key, number, protocol),
                 addresses: addresses.clone(),
+                external: external.clone(),
                 port: number,
                 node_port,
                 protocol,
-                endpoints: endpoints(view, key, port),
+                endpoints,
                 sticky: spec.session_affinity.as_deref() == Some("ClientIP"),
             });
         }
@@ -57,36 +89,46 @@ pub(crate) fn targets(view: &View) -> Vec<Target> {
     out
 }
 
-/// The rules for all targets.
-pub(crate) fn table(name: &str, network: &Network, targets: &[Target]) -> Table {
+/// The rules for all targets. Finding one takes one lookup, however many there are.
+pub(crate) fn program(name: &str, network: &Network, targets: &[Target]) -> Program {
     let family = Family::of(network.services.address);
-    let mut table = Table::replace(family, name);
-    table.hook("prerouting", Hook::NatPrerouting);
-    table.hook("output", Hook::NatOutput);
-    table.hook("postrouting", Hook::NatPostrouting);
-    table.hook("forward", Hook::FilterForward);
-    table.hook("outgoing", Hook::FilterOutput);
-    table.hook("guard", Hook::RawPrerouting);
-    table.chain("services");
-    table.chain("node-ports");
-    table.rule("prerouting", Rule::new().from_interface(&network.bridge).jump("services"));
-    table.rule("prerouting", Rule::new().destination_is_local().jump("node-ports"));
-    table.rule("output", Rule::new().jump("services"));
-    table.rule("output", from_here(family).destination_is_local().jump("node-ports"));
-    let mut hairpins = vec![];
-    for (index, target) in targets.iter().enumerate() {
+    let mut program = Program::new(family, name);
+    for (chain, hook) in [
+        ("prerouting", Hook::NatPrerouting),
+        ("output", Hook::NatOutput),
+        ("postrouting", Hook::NatPostrouting),
+        ("forward", Hook::FilterForward),
+        ("outgoing", Hook::FilterOutput),
+    ] {
+        program.hook(chain, hook);
+    }
+    let service = [Field::Destination(family), Field::Protocol, Field::DestinationPort];
+    let node_port = [Field::Protocol, Field::DestinationPort];
+    program.rule("prerouting", Rule::new().from_group(network.pods).dispatch(&service, "services"));
+    program.rule("prerouting", Rule::new().destination_is_local().jump("node-ports"));
+    // What has an address of this machine is this machine's, whatever services say. And what this machine itself sends goes
+    // where it is addressed to.
+    program.rule("prerouting", Rule::new().destination_is_local().leave());
+    program.rule("prerouting", Rule::new().dispatch(&service, "external"));
+    program.rule("output", Rule::new().dispatch(&service, "services"));
+    program.rule("output", from_here(family).destination_is_local().jump("node-ports"));
+    program.rule("node-ports", Rule::new().dispatch(&node_port, "node-ports"));
+    let (mut services, mut external, mut node_ports, mut hairpins) = (vec![], vec![], vec![], BTreeSet::new());
+    for target in targets {
         let endpoints: Vec<_> = target.endpoints.iter().filter(|e| Family::of(e.ip()) == family).collect();
         if endpoints.is_empty() {
             continue;
         }
-        let chain = format!("target-{index}");
-        table.chain(&chain);
-        for address in target.addresses.iter().filter(|address| Family::of(**address) == family) {
-            let rule = Rule::new().destination(*address).protocol(target.protocol).destination_port(target.port);
-            table.rule("services", rule.jump(&chain));
-        }
+        let lead = |addresses: &[IpAddr], to: &mut Vec<(Element, String)>| {
+            for address in addresses.iter().filter(|address| Family::of(**address) == family) {
+                let key = Element::new().address(*address).protocol(target.protocol).port(target.port);
+                to.push((key, target.chain.clone()));
+            }
+        };
+        lead(&target.addresses, &mut services);
+        lead(&target.external, &mut external);
         if let Some(port) = target.node_port {
-            table.rule("node-ports", Rule::new().protocol(target.protocol).destination_port(port).jump(&chain));
+            node_ports.push((Element::new().protocol(target.protocol).port(port), target.chain.clone()));
         }
         let count = endpoints.len();
         for (share, endpoint) in endpoints.into_iter().enumerate() {
@@ -95,39 +137,69 @@ pub(crate) fn table(name: &str, network: &Network, targets: &[Target]) -> Table 
                 (left, false) => Rule::new().pick(Pick::Random { of: left as u32 }, family),
                 (_, true) => Rule::new().pick(Pick::BySource { of: count as u32, share: share as u32 }, family),
             };
-            table.rule(&chain, rule.protocol(target.protocol).dnat_to(*endpoint));
-            hairpins.push(endpoint.ip());
+            program.rule(&target.chain, rule.protocol(target.protocol).dnat_to(*endpoint));
+            hairpins.insert(endpoint.ip());
         }
     }
+    program.set("services", Set::map(&service, services));
+    program.set("external", Set::map(&service, external));
+    program.set("node-ports", Set::map(&node_port, node_ports));
     // A pod that reaches itself through a service would get its own packet back with its own address on it.
-    hairpins.sort();
-    hairpins.dedup();
-    for address in hairpins {
-        table.rule("postrouting", Rule::new().source(address).destination(address).redirected().masquerade());
-    }
-    if !network.bridged_packets_seen {
-        let rule = Rule::new().from_interface(&network.bridge).to_interface(&network.bridge);
-        table.rule("postrouting", rule.redirected().masquerade());
-    }
+    let pair = [Field::Source(family), Field::Destination(family)];
+    let hairpins = hairpins.into_iter().map(|address| Element::new().address(address).address(address));
+    program.set("hairpins", Set::of(&pair, hairpins));
+    program.rule("postrouting", Rule::new().within(&pair, "hairpins").redirected().masquerade());
     // What is still addressed to a service has nobody behind it. Saying so beats sending it to the world.
     for chain in ["forward", "outgoing"] {
-        table.rule(chain, Rule::new().destination(network.services).protocol(nft::TCP).reset());
-        table.rule(chain, Rule::new().destination(network.services).reject());
+        program.rule(chain, Rule::new().destination(network.services).protocol(nft::TCP).reset());
+        program.rule(chain, Rule::new().destination(network.services).reject());
     }
     if family == Family::Ipv4 {
         let loopback = Net { address: IpAddr::from([127, 0, 0, 0]), prefix: 8 };
-        // Node ports also answer on loopback (see `proxy::open_loopback`), and nothing else of it is for pods.
-        table.rule("postrouting", Rule::new().source(loopback).to_interface(&network.bridge).masquerade());
-        table.rule("guard", Rule::new().from_interface(&network.bridge).destination(loopback).drop());
+        // Node ports also answer on loopback, for this machine itself; the network's guard keeps pods from it.
+        program.rule("postrouting", Rule::new().source(loopback).to_group(network.pods).masquerade());
     }
-    table
+    program
+}
+
+impl Limits {
+    /// Whether connections may be led to an address. Nobody but the system leads them to this machine, and nobody at all
+    /// to its loopback.
+    fn leads(&self, key: &Key, address: IpAddr) -> bool {
+        let system = SYSTEM.contains(&(key.0.as_str(), key.1.as_str()));
+        is_ordinary(address) && (system || !self.machine.contains(&address))
+    }
+
+    fn takes(&self, address: IpAddr) -> bool {
+        is_ordinary(address) && !self.machine.contains(&address) && !self.own.iter().any(|net| net.contains(address))
+    }
+}
+
+/// An address that can be somebody's on a network.
+fn is_ordinary(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            let [first, ..] = v4.octets();
+            first != 0 && !v4.is_loopback() && !v4.is_link_local() && !v4.is_multicast() && !v4.is_broadcast()
+        }
+        IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
+            Some(_) => false,
+            None => !v6.is_loopback() && !v6.is_unspecified() && !v6.is_multicast() && !v6.is_unicast_link_local(),
+        },
+    }
+}
+
+fn chain(key: &Key, port: u16, protocol: u8) -> String {
+    let mut hasher = DefaultHasher::new();
+    (key, port, protocol).hash(&mut hasher);
+    format!("target-{:016x}", hasher.finish())
 }
 
 /// What this machine asks itself. IPv6 has no way from loopback to a pod: refusing at once lets a client try IPv4.
 fn from_here(family: Family) -> Rule {
     match family {
-        Family::Ipv4 => Rule::new(),
         Family::Ipv6 => Rule::new().not_destination(Ipv6Addr::LOCALHOST),
+        _ => Rule::new(),
     }
 }
 
@@ -140,18 +212,22 @@ pub(crate) fn protocol(name: Option<&str>) -> Option<u8> {
     }
 }
 
-/// The addresses that a service answers on: its own, those it was given by hand, and those of a load balancer.
-fn addresses(service: &Service) -> Vec<IpAddr> {
-    let Some(spec) = &service.spec else { return vec![] };
-    let own = spec.cluster_ips.iter().flatten().chain(spec.external_ips.iter().flatten());
+/// The addresses of a service that are not of the cluster: those it was given by hand, as far as they are allowed, and
+/// those of a load balancer.
+fn external(service: &Service, limits: &Limits) -> Vec<IpAddr> {
+    let addresses =
+        |texts: Vec<&String>| texts.into_iter().filter_map(|text| text.parse().ok()).collect::<Vec<IpAddr>>();
+    let given = service.spec.iter().flat_map(|spec| spec.external_ips.iter().flatten()).collect();
+    let given = addresses(given).into_iter().filter(|address| limits.external.iter().any(|net| net.contains(*address)));
     let balancer = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
     let balancer = balancer.and_then(|balancer| balancer.ingress.as_ref()).into_iter().flatten();
-    own.chain(balancer.filter_map(|ingress| ingress.ip.as_ref())).filter_map(|text| text.parse().ok()).collect()
+    let balancer = addresses(balancer.filter_map(|ingress| ingress.ip.as_ref()).collect());
+    given.chain(balancer).filter(|address| limits.takes(*address)).collect()
 }
 
-fn endpoints(view: &View, key: &Key, port: &ServicePort) -> Vec<SocketAddr> {
+fn endpoints(slices: &[&EndpointSlice], port: &ServicePort) -> Vec<SocketAddr> {
     let mut out = vec![];
-    for slice in view.slices_of(key) {
+    for slice in slices {
         let name = port.name.as_deref().unwrap_or_default();
         let wanted = slice.ports.iter().flatten().find(|known| known.name.as_deref().unwrap_or_default() == name);
         let Some(number) = wanted.and_then(|port| u16::try_from(port.port?).ok()) else { continue };
@@ -168,101 +244,5 @@ fn endpoints(view: &View, key: &Key, port: &ServicePort) -> Vec<SocketAddr> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn ports_lead_to_ready_endpoints() {
-        let key = ("default".to_owned(), "web".to_owned());
-        let service = json!({
-            "metadata": { "name": "web", "namespace": "default" },
-            "spec": {
-                "clusterIP": "10.43.0.9", "clusterIPs": ["10.43.0.9"], "externalIPs": ["192.0.2.1"],
-                "sessionAffinity": "ClientIP",
-                "ports": [
-                    { "name": "http", "port": 80, "nodePort": 30080, "protocol": "TCP" },
-                    { "name": "dns", "port": 53, "protocol": "UDP" },
-                ],
-            },
-        });
-        let slice = |name: &str, port: &str, addresses: &[(&str, bool)]| {
-            let endpoints: Vec<_> = addresses
-                .iter()
-                .map(|(address, ready)| json!({ "addresses": [address], "conditions": { "ready": ready } }))
-                .collect();
-            let slice = json!({
-                "metadata": { "name": name, "namespace": "default", "labels": { "kubernetes.io/service-name": "web" } },
-                "addressType": "IPv4", "ports": [{ "name": port, "port": 8080, "protocol": "TCP" }], "endpoints": endpoints,
-            });
-            (("default".to_owned(), name.to_owned()), Arc::new(serde_json::from_value(slice).unwrap()))
-        };
-        let view = View {
-            services: [(key, Arc::new(serde_json::from_value(service).unwrap()))].into(),
-            slices: [
-                slice("web-a", "http", &[("10.42.0.3", true), ("10.42.0.2", true), ("10.42.0.4", false)]),
-                slice("other", "admin", &[("10.42.0.9", true)]),
-            ]
-            .into(),
-        };
-        let targets = targets(&view);
-        assert_eq!(targets.len(), 2);
-        let shown: Vec<String> = targets[0].endpoints.iter().map(ToString::to_string).collect();
-        assert_eq!(shown, ["10.42.0.2:8080", "10.42.0.3:8080"]);
-        assert_eq!((targets[0].node_port, targets[0].protocol, targets[0].sticky), (Some(30080), nft::TCP, true));
-        assert_eq!(targets[0].addresses.len(), 2);
-        assert!(targets[1].endpoints.is_empty());
-    }
-
-    #[test]
-    fn the_kernel_takes_the_rules() {
-        let target = |port: u16, endpoints: &[&str], node_port: Option<u16>, sticky: bool| Target {
-            addresses: vec!["10.43.0.9".parse().unwrap()],
-            port,
-            node_port,
-            protocol: nft::TCP,
-            endpoints: endpoints.iter().map(|text| text.parse().unwrap()).collect(),
-            sticky,
-        };
-        let targets = [
-            target(80, &["10.42.0.2:8080", "10.42.0.3:8080"], Some(30080), false),
-            target(81, &["10.42.0.2:81", "10.42.0.3:81"], None, true),
-            target(82, &[], None, false),
-        ];
-        let network = Network {
-            bridge: "br0".into(),
-            services: Net { address: "10.43.0.0".parse().unwrap(), prefix: 16 },
-            bridged_packets_seen: false,
-        };
-        let rules = std::thread::spawn(move || {
-            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("this test needs root");
-            for _twice in 0..2 {
-                table("t", &network, &targets).apply().unwrap();
-            }
-            let output = std::process::Command::new("nft").args(["list", "ruleset"]).output().unwrap();
-            String::from_utf8(output.stdout).unwrap()
-        });
-        let rules = rules.join().unwrap();
-        for expected in [
-            "iifname \"br0\" jump services",
-            "fib daddr type local jump node-ports",
-            "ip daddr 10.43.0.9 tcp dport 80 jump target-0",
-            "tcp dport 30080 jump target-0",
-            "numgen random mod 2 0",
-            "dnat to 10.42.0.2:8080",
-            "dnat to 10.42.0.3:8080",
-            "jhash ip saddr mod 2",
-            "ip saddr 10.42.0.2 ip daddr 10.42.0.2 ct status dnat masquerade",
-            "iifname \"br0\" oifname \"br0\" ct status dnat masquerade",
-            "ip daddr 10.43.0.0/16 reject with tcp reset",
-            "iifname \"br0\" ip daddr 127.0.0.0/8 drop",
-        ] {
-            assert!(rules.contains(expected), "no {expected:?} in\n{rules}");
-        }
-        assert!(!rules.contains("dport 82"), "nobody is behind it:\n{rules}");
-        assert_eq!(rules.matches("jump target-1").count(), 1, "{rules}");
-    }
-}
+#[path = "rules_tests.rs"]
+mod tests;

@@ -107,9 +107,9 @@ impl FakeApi {
         let last = segments.last().copied().unwrap_or_default();
         match parts.method {
             Method::GET if query.contains("watch=") => self.watch(last, &query),
-            Method::GET if ["pods", "nodes"].contains(&last) => {
+            Method::GET if ["pods", "nodes", "networkpolicies", "namespaces"].contains(&last) => {
                 let state = self.state.lock().unwrap();
-                let wanted = format!("/{last}/");
+                let wanted = collection(last);
                 let items: Vec<&Value> =
                     state.objects.iter().filter(|(path, _)| path.contains(&wanted)).map(|(_, object)| object).collect();
                 reply(
@@ -156,7 +156,7 @@ impl FakeApi {
     }
 
     fn watch(&self, plural: &str, query: &str) -> Response<Reply> {
-        let wanted = format!("/{plural}/");
+        let wanted = collection(plural);
         let from = query.split('&').find_map(|pair| pair.strip_prefix("resourceVersion=")?.parse::<u64>().ok());
         let state = self.state.lock().unwrap();
         // What happened between the list and now comes first, as its latest state.
@@ -190,6 +190,11 @@ impl FakeApi {
         });
         Response::new(Reply::new(http_body_util::StreamBody::new(frames)))
     }
+}
+
+/// What the paths of a collection's objects have in common. There are no namespaces, only what is in them.
+fn collection(plural: &str) -> String {
+    if plural == "namespaces" { "/namespaces//".into() } else { format!("/{plural}/") }
 }
 
 fn merge(target: &mut Value, patch: &Value) {

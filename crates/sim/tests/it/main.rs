@@ -8,6 +8,7 @@ mod examples;
 mod faults;
 mod garbage;
 mod metrics;
+mod planted;
 mod replicas;
 mod support;
 mod virtual_machines;

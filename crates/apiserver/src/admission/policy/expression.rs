@@ -13,6 +13,7 @@ use kube_cel::cel::parser::Parser;
 use kube_cel::cel::{Context, Value as Cel};
 use serde_json::{Number, Value};
 
+use super::budget;
 use crate::crd::engine;
 
 /// Names that need no declaration: types and the namespaces of function libraries.
@@ -49,6 +50,8 @@ const KNOWN: &[&str] = &[
 pub struct Expression {
     pub source: Arc<str>,
     tree: Arc<IdedExpr>,
+    /// The same with loops that ask before each round; None without loops.
+    bounded: Option<Arc<IdedExpr>>,
 }
 
 impl Expression {
@@ -66,7 +69,11 @@ impl Expression {
         });
         match unknown {
             Some(name) => Err(format!("undeclared reference to '{name}' (in container '')")),
-            None => Ok(Self { source: source.into(), tree: Arc::new(tree) }),
+            None => {
+                let mut counted = tree.clone();
+                let bounded = budget::count_rounds(&mut counted).then(|| Arc::new(counted));
+                Ok(Self { source: source.into(), tree: Arc::new(tree), bounded })
+            }
         }
     }
 
@@ -75,8 +82,16 @@ impl Expression {
     }
 
     pub fn evaluate(&self, context: &Context<'_>) -> Result<Cel, String> {
-        engine::safely(|| context.resolve(&self.tree).map_err(|e| e.to_string()))
-            .unwrap_or_else(|| Err("the expression could not be evaluated".to_owned()))
+        let evaluate = |tree: &IdedExpr| engine::safely(|| context.resolve(tree).map_err(|e| e.to_string()));
+        let result = match &self.bounded {
+            // Nearly all are done in no time; one that is not is begun again where it may take its time.
+            Some(tree) => match budget::within(budget::SMALL, || evaluate(tree)) {
+                (result, false) => result,
+                (_, true) => engine::aside(|| budget::within(budget::PER_CALL, || evaluate(tree)).0).flatten(),
+            },
+            None => evaluate(&self.tree),
+        };
+        result.unwrap_or_else(|| Err("the expression could not be evaluated".to_owned()))
     }
 
     /// The expression's value, which has to be a yes or a no.
@@ -98,7 +113,9 @@ impl Expression {
 
 /// A context with all functions and no variables.
 pub fn context() -> Context<'static> {
-    Context::default().with_all()
+    let mut context = Context::default().with_all();
+    budget::add(&mut context);
+    context
 }
 
 /// JSON numbers without a fraction are integers, as in Kubernetes.
@@ -148,7 +165,7 @@ pub fn to_json(value: &Cel) -> Option<Value> {
 }
 
 /// The parts of an expression, to be changed.
-fn children_mut(expr: &mut Expr) -> Vec<&mut IdedExpr> {
+pub(super) fn children_mut(expr: &mut Expr) -> Vec<&mut IdedExpr> {
     fn entries(entries: &mut [IdedEntryExpr]) -> impl Iterator<Item = &mut IdedExpr> {
         entries.iter_mut().flat_map(|entry| match &mut entry.expr {
             EntryExpr::StructField(field) => vec![&mut field.value],
@@ -259,6 +276,19 @@ mod tests {
         for (source, expected) in cases {
             assert_eq!(evaluate(source), Ok(expected), "{source}");
         }
+    }
+
+    /// A policy that would run for hours ends with an error, whatever is around its loops.
+    #[test]
+    fn an_expression_runs_out_of_its_budget() {
+        let loops = "lists.range(2000).all(x, lists.range(2000).all(y, lists.range(2000).all(z, x + y + z >= 0)))";
+        for source in [loops, &format!("!({loops})"), "lists.range(100000).map(x, lists.range(100000)).size() > 0"] {
+            let error = evaluate(source).unwrap_err();
+            assert!(error.contains("cost limit exceeded"), "{source}: {error}");
+        }
+        // The next one has a budget of its own, and an error that others cover costs no more than the budget.
+        assert_eq!(evaluate("lists.range(100).all(x, lists.range(100).all(y, x + y >= 0))"), Ok(json!(true)));
+        assert_eq!(evaluate(&format!("{loops} || true")), Ok(json!(true)));
     }
 
     #[test]

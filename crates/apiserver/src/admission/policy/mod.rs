@@ -6,6 +6,7 @@
 //! ```
 
 mod authorizer;
+mod budget;
 mod expression;
 mod load;
 mod mutation;

@@ -118,22 +118,33 @@ impl Kubectl {
 /// A TLS connection as the admin whose files are in a directory.
 pub async fn connect(address: SocketAddr, dir: &Path) -> tokio_rustls::client::TlsStream<tokio::net::TcpStream> {
     let read = |name: &str| std::fs::read(dir.join(name)).unwrap();
+    let certificate = CertificateDer::from_pem_slice(&read("client.crt")).unwrap();
+    let key = PrivateKeyDer::from_pem_slice(&read("client.key")).unwrap();
+    connect_with(address, dir, Some((certificate, key))).await.unwrap()
+}
+
+/// A TLS connection with a certificate, or with none.
+pub async fn connect_with(
+    address: SocketAddr,
+    dir: &Path,
+    certificate: Option<(CertificateDer<'static>, PrivateKeyDer<'static>)>,
+) -> std::io::Result<tokio_rustls::client::TlsStream<tokio::net::TcpStream>> {
     let mut roots = rustls::RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(&read("ca.crt")).unwrap()).unwrap();
+    let ca = std::fs::read(dir.join("ca.crt")).unwrap();
+    roots.add(CertificateDer::from_pem_slice(&ca).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
+    let builder = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
-        .with_root_certificates(roots)
-        .with_client_auth_cert(
-            vec![CertificateDer::from_pem_slice(&read("client.crt")).unwrap()],
-            PrivateKeyDer::from_pem_slice(&read("client.key")).unwrap(),
-        )
-        .unwrap();
+        .with_root_certificates(roots);
+    let config = match certificate {
+        Some((certificate, key)) => builder.with_client_auth_cert(vec![certificate], key).unwrap(),
+        None => builder.with_no_client_auth(),
+    };
     let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
-    let tcp = tokio::net::TcpStream::connect(address).await.unwrap();
+    let tcp = tokio::net::TcpStream::connect(address).await?;
     let name = ServerName::try_from("localhost").unwrap();
-    connector.connect(name, tcp).await.unwrap()
+    connector.connect(name, tcp).await
 }
 
 /// Words, with single quotes for those with spaces.
