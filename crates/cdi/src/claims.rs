@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::runtime::{Controller, controller, watcher};
 use kube::{Api, ResourceExt};
 
-use crate::controller::{ASK, Context, Error, LATER, act, phase_of, uuid_like};
+use crate::controller::{ASK, Context, Error, LATER, act, phase_of};
 use crate::plan::{Bare, is_bare, plan_bare, pod_name, waits_for_upload};
 
 pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()> + Send + Sync + 'static) {
@@ -41,8 +41,8 @@ async fn reconcile(claim: Arc<PersistentVolumeClaim>, context: Arc<Context>) -> 
         Some(pod) if phase_of(pod) == Some("Running") => crate::progress::of(pod).await.is_some(),
         _ => false,
     };
-    let (settings, random) = (&context.settings, &uuid_like());
-    let actions = plan_bare(&Bare { claim: &claim, pod: pod.as_ref(), ready, settings, random });
+    let (settings, upload_key) = (&context.settings, &context.upload_key());
+    let actions = plan_bare(&Bare { claim: &claim, pod: pod.as_ref(), ready, settings, upload_key });
     let actions = actions.map_err(Error::Invalid)?;
     act(&context, &namespace, &claim.name_any(), &importer, &actions).await?;
     Ok(match (&pod, waits_for_upload(&claim)) {

@@ -15,7 +15,9 @@ use kube::api::{
 use kube::runtime::{Controller, controller, watcher};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
+use tokio::sync::watch;
 
+use crate::cache::{Cache, CachePaths};
 use crate::plan::{self, Action, Observed};
 use crate::progress;
 
@@ -23,6 +25,7 @@ use crate::progress;
 pub(crate) const ASK: Duration = Duration::from_secs(1);
 /// How soon is looked again at what no watch tells of.
 pub(crate) const LATER: Duration = Duration::from_secs(2);
+const MUCH_LATER: Duration = Duration::from_secs(10);
 
 /// What is fixed at start.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,8 +33,8 @@ pub struct Settings {
     /// The image with `/usr/bin/ferrovirt`.
     pub image: String,
     pub pull_policy: String,
-    /// A directory of every node in which importers keep images for each other.
-    pub cache: Option<String>,
+    /// Where the node keeps images between imports, if this process is on the node.
+    pub cache: Option<CachePaths>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -42,16 +45,33 @@ pub(crate) enum Error {
     Encode(#[from] serde_json::Error),
     #[error("{0}")]
     Invalid(String),
+    #[error("cannot prepare the cache of images")]
+    Cache(#[source] std::io::Error),
 }
 
 pub(crate) struct Context {
     pub client: Client,
     pub settings: Settings,
+    cache: Option<Arc<Cache>>,
+    upload_key: watch::Receiver<String>,
 }
 
-/// Runs until `shutdown`. Importers go on after that.
-pub async fn run(client: Client, settings: Settings, shutdown: impl Future<Output = ()> + Send + Sync + 'static) {
-    let context = Arc::new(Context { client: client.clone(), settings });
+impl Context {
+    pub fn upload_key(&self) -> String {
+        self.upload_key.borrow().clone()
+    }
+}
+
+/// Runs until `shutdown`. Importers go on after that. `upload_key` is the public key of those who give out tokens for uploads.
+pub async fn run(
+    client: Client,
+    settings: Settings,
+    upload_key: watch::Receiver<String>,
+    shutdown: impl Future<Output = ()> + Send + Sync + 'static,
+) {
+    let (wake, woken) = futures::channel::mpsc::unbounded();
+    let cache = settings.cache.clone().map(|paths| Arc::new(Cache::new(paths, wake)));
+    let context = Arc::new(Context { client: client.clone(), settings, cache, upload_key });
     let volumes = Api::<DataVolume>::all(client.clone());
     let claims = Api::<PersistentVolumeClaim>::all(client.clone());
     let pods = Api::<Pod>::all(client);
@@ -61,6 +81,7 @@ pub async fn run(client: Client, settings: Settings, shutdown: impl Future<Outpu
     let volumes = Controller::new(volumes, watcher::Config::default())
         .owns(claims, watcher::Config::default())
         .owns(pods, importers)
+        .reconcile_on(woken)
         .graceful_shutdown_on(shutdown.clone())
         .run(reconcile, on_error, context.clone())
         .for_each(|result| async {
@@ -104,8 +125,8 @@ async fn reconcile(volume: Arc<DataVolume>, context: Arc<Context>) -> Result<con
         Some(pod) if phase_of(pod) == Some("Running") => progress::of(pod).await,
         _ => None,
     };
-    let random = uuid_like();
-    let plan = plan::plan(&Observed {
+    let (random, upload_key) = (uuid_like(), context.upload_key());
+    let mut observed = Observed {
         volume: &volume,
         source: source.as_ref(),
         claim: claim.as_ref(),
@@ -116,9 +137,17 @@ async fn reconcile(volume: Arc<DataVolume>, context: Arc<Context>) -> Result<con
         server: server.as_ref(),
         progress: progress.as_ref(),
         settings: &context.settings,
+        upload_key: &upload_key,
+        same_under_way: false,
         random: &random,
         now: Timestamp::now(),
-    });
+    };
+    let kept = context.cache.as_ref().zip(plan::cache_entry(&observed));
+    if let Some((cache, entry)) = kept.as_ref().filter(|_| observed.pod.is_none() && observed.claim.is_some()) {
+        observed.same_under_way = !is_turn(cache, entry, &volume, &importer, &pods).await;
+    }
+    let plan = plan::plan(&observed);
+    let waits_for_same = observed.same_under_way;
     // The status comes first: what it says about an importer that ended is not to be found again once that is deleted.
     if plan.status != volume.status {
         let volumes = Api::<DataVolume>::namespaced(context.client.clone(), &namespace);
@@ -133,6 +162,9 @@ async fn reconcile(volume: Arc<DataVolume>, context: Arc<Context>) -> Result<con
             Err(error) => return Err(error.into()),
         }
     }
+    if let Some((cache, entry)) = &kept {
+        care_for_cache(cache, entry, &volume, pod.as_ref(), &plan.actions).await?;
+    }
     act(&context, &namespace, &volume.name_any(), &importer, &plan.actions).await?;
     abroad(&context, &volume, &servers, &plan.actions).await?;
     // What happens in another namespace is not watched.
@@ -141,8 +173,67 @@ async fn reconcile(volume: Arc<DataVolume>, context: Arc<Context>) -> Result<con
     Ok(match (&pod, waits) {
         (Some(pod), true) if phase_of(pod) == Some("Running") => controller::Action::requeue(ASK),
         (_, true) if source.as_ref().is_some_and(|source| source.pvc.is_some()) => controller::Action::requeue(LATER),
+        // It is woken when the image is here; this is for an importer that went without a word.
+        (None, true) if waits_for_same => controller::Action::requeue(MUCH_LATER),
         _ => controller::Action::await_change(),
     })
+}
+
+/// Whether a volume need not wait for another one's importer that brings the same image.
+async fn is_turn(cache: &Cache, entry: &str, volume: &DataVolume, importer: &str, pods: &Api<Pod>) -> bool {
+    let over = matches!(volume.status.phase.as_str(), names::phase::SUCCEEDED | names::phase::FAILED);
+    if over || volume.metadata.deletion_timestamp.is_some() || cache.has(entry) {
+        return true;
+    }
+    let busy = |pod: String| async move {
+        let found = pods.get_opt(&pod).await.ok().flatten();
+        found.is_some_and(|pod| phase_of(&pod) != Some("Failed"))
+    };
+    cache.turn(entry, volume, importer, busy).await
+}
+
+/// Before an importer is made, and after it has ended: its pod is about to go with what it left for the node.
+async fn care_for_cache(
+    cache: &Arc<Cache>,
+    entry: &str,
+    volume: &DataVolume,
+    pod: Option<&Pod>,
+    actions: &[Action],
+) -> Result<(), Error> {
+    let uid = volume.uid().unwrap_or_default();
+    let (own, name) = (cache.clone(), entry.to_owned());
+    let blocking = |work: Result<(), _>| work.map_err(|error: std::io::Error| Error::Cache(error));
+    match (actions, pod) {
+        (actions, None) if actions.iter().any(|action| matches!(action, Action::CreatePod(_))) => {
+            let prepared = tokio::task::spawn_blocking(move || own.prepare(&name)).await;
+            return blocking(prepared.unwrap_or_else(|error| Err(std::io::Error::other(error))));
+        }
+        (actions, Some(pod)) if actions.contains(&Action::DeletePod) && phase_of(pod) == Some("Succeeded") => {
+            let pod_uid = pod.uid().unwrap_or_default();
+            let left = tokio::task::spawn_blocking(move || own.left_by(&pod_uid)).await;
+            let left = left.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+            match left {
+                Ok(Some(left)) => {
+                    cache.keeping(entry, &uid);
+                    let cache = cache.clone();
+                    // The volume is ready meanwhile.
+                    tokio::task::spawn_blocking(move || {
+                        if let Err(error) = cache.keep(&name, left) {
+                            tracing::warn!(%error, "an image is not kept for others");
+                        }
+                        cache.done(&name, &uid);
+                    });
+                    return Ok(());
+                }
+                Ok(None) => {}
+                Err(error) => tracing::warn!(%error, "what an importer left is not kept"),
+            }
+        }
+        (actions, Some(_)) if !actions.contains(&Action::DeletePod) => return Ok(()),
+        _ => {}
+    }
+    cache.done(entry, &uid);
+    Ok(())
 }
 
 /// Does what was decided about the claim of this name and its importer.

@@ -83,8 +83,9 @@ async fn work() -> Result<(), Failure> {
     let (finished, mut upload_done) = watch::channel(false);
     let place = Arc::new(place(&job));
     let upload = match &job.from {
-        From::Upload { token } => Some(Uploads {
-            token: token.clone(),
+        From::Upload { key, claim } => Some(Uploads {
+            key: key.clone(),
+            claim: claim.clone(),
             place: place.clone(),
             board: board.clone(),
             finished,
@@ -137,7 +138,8 @@ fn place(job: &Job) -> Place {
         Some(directory) => directory.join(paths::DISK),
         None => PathBuf::from(paths::TARGET_DEVICE),
     };
-    Place { disk, directory, size: job.size, cache: job.cache.then(|| PathBuf::from(paths::CACHE)) }
+    let (cache, scratch) = (job.cache.then_some(paths::CACHE), job.scratch.then_some(paths::SCRATCH));
+    Place { disk, directory, size: job.size, cache: cache.map(PathBuf::from), scratch: scratch.map(PathBuf::from) }
 }
 
 async fn attempt(job: &Job, place: &Arc<Place>, board: &Arc<Board>) -> Result<(), Failure> {

@@ -27,8 +27,13 @@ pub mod paths {
     pub const IMAGE: &str = "/image";
     pub const SECRET: &str = "/secret";
     pub const CERTIFICATES: &str = "/certificates";
-    /// What the node keeps between imports.
+    /// What the node has of this image. Read-only.
     pub const CACHE: &str = "/cache";
+    /// The importer's own, as long as its pod.
+    pub const SCRATCH: &str = "/scratch";
+    /// What was fetched, and what the origin said of it: for the node to keep, in the scratch directory.
+    pub const LEFT_IMAGE: &str = "image";
+    pub const LEFT_IDENTITY: &str = "identity";
     pub const DISK: &str = "disk.img";
 }
 
@@ -39,8 +44,12 @@ pub struct Job {
     pub block: bool,
     /// Bytes of the disk.
     pub size: u64,
+    /// The node may have the image, and keeps it if it has not.
     #[serde(default)]
     pub cache: bool,
+    /// There is a scratch directory.
+    #[serde(default)]
+    pub scratch: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -75,9 +84,12 @@ pub enum From {
         token: String,
         block: bool,
     },
-    /// Wait for somebody who knows the token.
+    /// Wait for somebody with a token for this claim. A job can be read by whoever may look at pods, so it has no secret: the key
+    /// is the public one of those who give out tokens.
     Upload {
-        token: String,
+        key: String,
+        /// The claim's uid.
+        claim: String,
     },
 }
 

@@ -10,6 +10,7 @@
 //! claims that wait for an upload without a DataVolume; `importer` is the process in the pod, which knows
 //! nothing of Kubernetes and is told its job in a variable. A killed importer, or controller, goes on where it was.
 
+pub mod cache;
 mod claims;
 pub mod controller;
 pub mod importer;
@@ -19,6 +20,7 @@ mod progress;
 mod receive;
 mod roles;
 mod show;
+mod token;
 mod transfer;
 pub mod upload;
 

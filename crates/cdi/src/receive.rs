@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
 use crate::job::UPLOAD_FILE;
+use crate::token::judge;
 use crate::transfer::{Board, Place, fetch};
 use crate::upload::STALL;
 
@@ -30,7 +31,10 @@ const QUEUE: usize = 32;
 const FAREWELL: Duration = Duration::from_millis(200);
 
 pub(crate) struct Uploads {
-    pub token: String,
+    /// The public key of those who give out tokens.
+    pub key: String,
+    /// The uid of the claim that is filled.
+    pub claim: String,
     pub place: Arc<Place>,
     pub board: Arc<Board>,
     pub finished: watch::Sender<bool>,
@@ -146,9 +150,7 @@ impl Part {
 impl Uploads {
     pub async fn take(&self, request: Request<Incoming>) -> Answer {
         let answer = |code, text: &str| Answer { code, text: text.to_owned(), offset: None };
-        let expected = format!("Bearer {}", self.token);
-        let known = request.headers().get(AUTHORIZATION).is_some_and(|value| value.as_bytes() == expected.as_bytes());
-        if !known {
+        if !self.lets_in(request.headers()) {
             return answer(StatusCode::UNAUTHORIZED, "the token is not the one of this upload\n");
         }
         request.extensions().get::<Guest>().map(|guest| guest.known("upload"));
@@ -184,6 +186,12 @@ impl Uploads {
             end = end.wait_for(Option::is_some) => end.ok().and_then(|end| *end).unwrap_or(End::Broken),
         };
         self.conclude(ended, outcome, &mark).await
+    }
+
+    /// Whether a request has a token for this claim.
+    fn lets_in(&self, headers: &HeaderMap) -> bool {
+        let token = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        token.and_then(|token| judge(&self.key, token)).is_some_and(|claims| claims.uid == self.claim)
     }
 
     /// Starts an import that reads what connections bring.
@@ -288,5 +296,30 @@ mod tests {
         assert_eq!(part(&[("content-length", "7")]), (String::new(), 0, Some(7)));
         let rest = [("content-length", "7"), ("content-range", "bytes 3-9/10"), (UPLOAD_FILE, "a")];
         assert_eq!(part(&rest), ("a".to_owned(), 3, Some(10)));
+    }
+
+    #[test]
+    fn a_token_of_another_claim_fills_nothing_here() {
+        let key = crate::token::Key::of(b"secret").unwrap();
+        let place = Place { disk: "/nowhere".into(), directory: None, size: 0, cache: None, scratch: None };
+        let uploads = Uploads {
+            key: key.public(),
+            claim: "u1".to_owned(),
+            place: Arc::new(place),
+            board: Arc::default(),
+            finished: watch::channel(false).0,
+            session: tokio::sync::Mutex::default(),
+        };
+        for (token, expected) in [
+            (key.sign("a", "disk", "u1"), true),
+            (key.sign("a", "disk", "u2"), false),
+            (crate::token::Key::of(b"other").unwrap().sign("a", "disk", "u1"), false),
+            (key.public(), false),
+        ] {
+            let headers: HeaderMap =
+                [(AUTHORIZATION, format!("Bearer {token}").parse().unwrap())].into_iter().collect();
+            assert_eq!(uploads.lets_in(&headers), expected, "{token}");
+        }
+        assert!(!uploads.lets_in(&HeaderMap::new()));
     }
 }

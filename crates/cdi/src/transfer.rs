@@ -8,13 +8,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ferrovirt_disks::clone::{clone_file, shares_blocks};
 use ferrovirt_disks::image::{FileSource, ImportError, Observer, Options, Source, Target, import};
-use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
-use crate::job::Progress;
+use crate::cache;
+use crate::job::{Progress, paths};
 
 const JOURNAL: &str = ".import.json";
 const SCRATCH: &str = ".scratch";
@@ -22,8 +20,6 @@ const SCRATCH: &str = ".scratch";
 const WRITE_DOWN: Duration = Duration::from_millis(500);
 /// What is fetched although no disk needs it, so that the image is kept whole.
 const MAX_GAP: u64 = 32 << 20;
-/// What the cache may take of its file system.
-const CACHE_SHARE: u64 = 4;
 
 /// What an importer says about itself, from any thread.
 #[derive(Debug, Default)]
@@ -68,7 +64,10 @@ pub(crate) struct Place {
     /// A directory of the claim, if it is a file system.
     pub directory: Option<PathBuf>,
     pub size: u64,
+    /// What the node has of the image, to read.
     pub cache: Option<PathBuf>,
+    /// This importer's own.
+    pub scratch: Option<PathBuf>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -86,7 +85,7 @@ impl Place {
     }
 
     pub fn options(&self) -> Options {
-        let home = self.directory.as_ref().or(self.cache.as_ref());
+        let home = self.directory.as_ref().or(self.scratch.as_ref());
         Options { scratch: home.map(|directory| directory.join(SCRATCH)), ..Options::default() }
     }
 
@@ -113,7 +112,7 @@ impl Place {
     }
 }
 
-/// Brings an image from a source that has an identity, by way of the node's cache if there is one.
+/// Brings an image from a source that has an identity, or from the node if it has it.
 pub(crate) fn fetch(
     source: &dyn Source,
     identity: Option<&str>,
@@ -137,58 +136,57 @@ fn bring(
     board: &Board,
 ) -> Result<(), ImportError> {
     let target = place.open()?;
-    let cached = place.cache.as_ref().zip(identity).map(|(cache, identity)| Cached::lock(cache, identity, board));
-    let cached = cached.transpose().map_err(|source| ImportError::Write { path: place.disk.clone(), source })?;
     let scribe = Scribe { board, place, identity: identity.unwrap_or_default(), written: Mutex::new(None) };
-    if let Some(cached) = &cached {
-        if let Ok(disk) = File::open(cached.path("raw")) {
-            tracing::info!("the node has this disk");
-            let wrap = |source| ImportError::Write { path: place.disk.clone(), source };
-            let length = disk.metadata().map_err(wrap)?.len();
-            if length <= target.size() {
-                clone_file(&disk, target.handle(), |at| board.reach(at, Some(length))).map_err(wrap)?;
-                target.fit()?;
-                return target.sync();
-            }
+    let known = place.cache.as_ref().zip(identity).map(|(directory, said)| (directory, cache::identity(said)));
+    if let Some((image, digest)) = known.as_ref().and_then(|(directory, identity)| find(directory, identity)) {
+        // Asked with this tenant's request, the origin said the same as when the image was kept. What is in the file is
+        // checked all the same: against what the user wants, or against what it was when it was kept.
+        let wanted = options.checksum.is_some();
+        let mut checked = options.clone();
+        if !wanted {
+            checked.checksum = Some(format!("sha256:{digest}").parse()?);
         }
-        if let Ok(image) = FileSource::open(&cached.path("image")) {
-            tracing::info!("the node has this image");
-            return import(&image, &target, &options, &scribe);
+        tracing::info!("the node has this image");
+        // Nothing is to be gone on with that came from elsewhere than the origin.
+        let scribe = Scribe { board, place, identity: "", written: Mutex::new(None) };
+        match import(&image, &target, &checked, &scribe) {
+            Err(ImportError::Checksum { .. }) if !wanted => tracing::warn!("what the node has is damaged"),
+            result => return result,
         }
     }
     options.resume_from = identity.map_or(0, |identity| place.reached(identity));
     if options.resume_from > 0 {
         tracing::info!(from = options.resume_from, "going on where an earlier attempt ended");
     }
-    match cached {
-        Some(cached) if !shares_blocks(target.handle(), &cached.path("probe")) => {
-            let tee = Tee::open(source, cached.path("partial"))
-                .map_err(|source| ImportError::Write { path: cached.path("partial"), source })?;
-            import(&tee, &target, &options, &scribe)?;
-            if tee.complete().is_ok() {
-                let _ = fs::rename(cached.path("partial"), cached.path("image"));
-                cached.evict();
-            }
-        }
-        cached => {
-            import(source, &target, &options, &scribe)?;
-            if let Some(cached) = cached {
-                keep(&cached, &target);
-            }
-        }
+    let left = place.scratch.as_ref().zip(known).map(|(scratch, (_, identity))| (scratch, identity));
+    let tee = left.as_ref().and_then(|(scratch, identity)| {
+        let tee = Tee::open(source, &scratch.join(format!("{identity}.partial")));
+        tee.inspect_err(|error| tracing::info!(%error, "the image is not kept for others")).ok()
+    });
+    // What an earlier importer had is gone with its pod, and is not fetched again for others' sake.
+    let tee = tee.filter(|tee| options.resume_from <= tee.kept.load(Ordering::Relaxed) + MAX_GAP);
+    let (Some((scratch, identity)), Some(tee)) = (left, tee) else {
+        return import(source, &target, &options, &scribe);
+    };
+    import(&tee, &target, &options, &scribe)?;
+    if let Err(error) = tee.complete().and_then(|()| leave(scratch, &identity)) {
+        tracing::info!(%error, "the image is not kept for others");
     }
     Ok(())
 }
 
-/// Keeps a disk that shares its blocks with the target.
-fn keep(cached: &Cached, target: &Target) {
-    let partial = cached.path("partial");
-    let kept = File::create(&partial).and_then(|file| clone_file(target.handle(), &file, |_| {}));
-    match kept {
-        Ok(_) => drop(fs::rename(&partial, cached.path("raw"))),
-        Err(error) => tracing::info!(%error, "the disk is not kept for others"),
-    }
-    cached.evict();
+/// What the node has of this content, with the digest that it had when it was kept.
+fn find(directory: &Path, identity: &str) -> Option<(FileSource, String)> {
+    fs::read_dir(directory).ok()?.flatten().find_map(|entry| {
+        let digest = cache::digest_of(entry.file_name().to_str()?, identity)?.to_owned();
+        Some((FileSource::open(&entry.path()).ok()?, digest))
+    })
+}
+
+/// Leaves the image where the node takes it from once this pod has ended.
+fn leave(scratch: &Path, identity: &str) -> io::Result<()> {
+    fs::rename(scratch.join(format!("{identity}.partial")), scratch.join(paths::LEFT_IMAGE))?;
+    fs::write(scratch.join(paths::LEFT_IDENTITY), identity)
 }
 
 /// Writes down what was reached, so that another importer can go on.
@@ -220,55 +218,6 @@ impl Observer for Scribe<'_> {
     }
 }
 
-/// What the node keeps of one image, locked against other importers.
-struct Cached {
-    directory: PathBuf,
-    key: String,
-    _lock: File,
-}
-
-impl Cached {
-    fn lock(directory: &Path, identity: &str, board: &Board) -> io::Result<Self> {
-        let digest = Sha256::digest(identity.as_bytes());
-        let key: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-        let lock = File::create(directory.join(format!("{key}.lock")))?;
-        if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            board.change(|progress| progress.trouble = "another import brings the same image".to_owned());
-            rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
-        }
-        Ok(Self { directory: directory.to_owned(), key, _lock: lock })
-    }
-
-    fn path(&self, kind: &str) -> PathBuf {
-        self.directory.join(format!("{}.{kind}", self.key))
-    }
-
-    /// Removes the oldest until the rest fits, and never this one.
-    fn evict(&self) {
-        let Ok(stat) = rustix::fs::statvfs(&self.directory) else { return };
-        let limit = stat.f_blocks * stat.f_frsize / CACHE_SHARE;
-        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
-        let mut files: Vec<_> = entries
-            .filter_map(|entry| Some((entry.metadata().ok()?, entry.path())))
-            .map(|(metadata, path)| {
-                let bytes = std::os::unix::fs::MetadataExt::blocks(&metadata) * 512;
-                (metadata.modified().ok(), bytes, path)
-            })
-            .collect();
-        files.sort();
-        let mut total: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
-        for (_, bytes, path) in files {
-            let own = path.file_stem().is_some_and(|stem| stem == self.key.as_str());
-            if total <= limit {
-                break;
-            }
-            if !own && fs::remove_file(&path).is_ok() {
-                total -= bytes;
-            }
-        }
-    }
-}
-
 /// Keeps what passes through, as long as it comes without gaps.
 struct Tee<'a> {
     source: &'a dyn Source,
@@ -277,7 +226,7 @@ struct Tee<'a> {
 }
 
 impl<'a> Tee<'a> {
-    fn open(source: &'a dyn Source, path: PathBuf) -> io::Result<Self> {
+    fn open(source: &'a dyn Source, path: &Path) -> io::Result<Self> {
         let file = File::options().create(true).truncate(false).write(true).read(true).open(path)?;
         let kept = AtomicU64::new(file.metadata()?.len());
         Ok(Self { source, file, kept })
@@ -370,28 +319,104 @@ mod tests {
         }
     }
 
+    /// A claim of its own below `home`, with what the node has.
+    fn place(home: &Path, number: u32) -> Place {
+        let (directory, scratch) = (home.join(format!("claim{number}")), home.join(format!("scratch{number}")));
+        fs::create_dir(&directory).unwrap();
+        fs::create_dir(&scratch).unwrap();
+        Place {
+            disk: directory.join("disk.img"),
+            directory: Some(directory),
+            size: 4 << 20,
+            cache: Some(home.join("entry")),
+            scratch: Some(scratch),
+        }
+    }
+
+    fn source(home: &Path, content: &[u8]) -> Counting {
+        fs::write(home.join("image"), content).unwrap();
+        Counting(FileSource::open(&home.join("image")).unwrap(), AtomicU64::new(0))
+    }
+
+    fn content() -> Vec<u8> {
+        (0..3_000_000_u32).flat_map(|n| n.to_le_bytes()).take(3 << 20).collect()
+    }
+
+    /// As the trusted side does it.
+    fn keep(home: &Path, number: u32) -> PathBuf {
+        let left = home.join(format!("scratch{number}"));
+        let (image, identity) = (fs::read(left.join("image")).unwrap(), fs::read_to_string(left.join("identity")));
+        let digest: String = sha2::Digest::finalize(<sha2::Sha256 as sha2::Digest>::new_with_prefix(&image))
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        let kept = home.join(format!("entry/{}.{digest}.image", identity.unwrap()));
+        fs::write(&kept, image).unwrap();
+        kept
+    }
+
     #[test]
-    fn an_image_is_transferred_once_for_a_node() {
+    fn an_image_is_transferred_once_for_a_namespace() {
         let dir = tempfile::tempdir().unwrap();
-        let content: Vec<u8> = (0..3_000_000_u32).flat_map(|n| n.to_le_bytes()).take(3 << 20).collect();
-        fs::write(dir.path().join("image"), &content).unwrap();
-        fs::create_dir(dir.path().join("cache")).unwrap();
-        let source = Counting(FileSource::open(&dir.path().join("image")).unwrap(), AtomicU64::new(0));
+        fs::create_dir(dir.path().join("entry")).unwrap();
+        let (content, home) = (content(), dir.path());
+        let source = source(home, &content);
         for number in 0..3 {
-            let home = dir.path().join(format!("claim{number}"));
-            fs::create_dir(&home).unwrap();
-            let place = Place {
-                disk: home.join("disk.img"),
-                directory: Some(home.clone()),
-                size: 4 << 20,
-                cache: Some(dir.path().join("cache")),
-            };
+            let place = place(home, number);
             fetch(&source, Some("it"), &place, place.options(), &Board::default()).unwrap();
-            let disk = fs::read(home.join("disk.img")).unwrap();
+            let disk = fs::read(&place.disk).unwrap();
             assert_eq!(disk.len(), 4 << 20);
             assert!(disk[..3 << 20] == content[..], "claim {number} differs");
-            assert_eq!(fs::read_dir(&home).unwrap().count(), 1, "something was left beside the disk");
+            assert_eq!(fs::read_dir(place.directory.unwrap()).unwrap().count(), 1, "something is beside the disk");
+            if number == 0 {
+                keep(home, number);
+            }
         }
         assert_eq!(source.1.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn what_the_origin_does_not_confirm_is_fetched_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("entry")).unwrap();
+        let (content, home) = (content(), dir.path());
+        let first = source(home, &content);
+        fetch(&first, Some("url etag-1"), &place(home, 0), Options::default(), &Board::default()).unwrap();
+        keep(home, 0);
+        for (number, said) in [Some("url etag-2"), None].into_iter().enumerate() {
+            let place = place(home, 1 + number as u32);
+            let again = source(home, &[5; 4096]);
+            fetch(&again, said, &place, place.options(), &Board::default()).unwrap();
+            assert_eq!(again.1.load(Ordering::Relaxed), 1);
+            assert_eq!(fs::read(&place.disk).unwrap()[..4096], [5; 4096]);
+        }
+    }
+
+    #[test]
+    fn a_hit_is_checked_against_the_checksum_that_is_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("entry")).unwrap();
+        let (content, home) = (content(), dir.path());
+        let source = source(home, &content);
+        fetch(&source, Some("it"), &place(home, 0), Options::default(), &Board::default()).unwrap();
+        keep(home, 0);
+        let place = place(home, 1);
+        let wrong = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
+        let options = Options { checksum: Some(wrong), ..place.options() };
+        let refused = fetch(&source, Some("it"), &place, options, &Board::default());
+        assert!(matches!(refused, Err(ImportError::Checksum { .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn a_poisoned_image_of_the_node_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("entry")).unwrap();
+        let (content, home) = (content(), dir.path());
+        let source = source(home, &content);
+        fetch(&source, Some("it"), &place(home, 0), Options::default(), &Board::default()).unwrap();
+        fs::write(keep(home, 0), [6; 8192]).unwrap();
+        let place = place(home, 1);
+        fetch(&source, Some("it"), &place, place.options(), &Board::default()).unwrap();
+        assert!(fs::read(&place.disk).unwrap()[..3 << 20] == content[..]);
     }
 }

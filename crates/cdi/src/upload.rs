@@ -4,10 +4,8 @@
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use ferrovirt_api::cdi::{UploadTokenRequest, names};
 use ferrovirt_serve::{Guest, Handler, Limits, Patient, Peer, Reception};
@@ -18,8 +16,6 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::{Api, Client, ResourceExt};
-use ring::hmac;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -27,36 +23,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::job::{From, PORT, UPLOAD_FILE, UPLOAD_OFFSET};
 use crate::plan::{job_of, pod_name};
+pub use crate::token::Key;
+use crate::token::{Claims, judge, now};
 
-/// How long a token lets an upload begin.
-const LIFETIME: Duration = Duration::from_secs(300);
 /// How long an upload may send nothing.
 pub(crate) const STALL: Duration = Duration::from_secs(120);
 /// How long the importer may take to be there.
 const CONNECT: Duration = Duration::from_secs(10);
 const API: &str = "/apis/upload.cdi.kubevirt.io/v1beta1";
 const PROXY: &str = "/v1beta1/upload";
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Claims {
-    namespace: String,
-    name: String,
-    /// Seconds since 1970.
-    until: u64,
-}
-
-/// What tokens are signed with.
-#[derive(Clone)]
-pub struct Key(hmac::Key);
-
-impl Key {
-    /// Whoever has the same secret knows the tokens of all who have it.
-    pub fn of(secret: &[u8]) -> Self {
-        // Not the secret itself: it is for something else, too.
-        let own = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), b"upload tokens");
-        Self(hmac::Key::new(hmac::HMAC_SHA256, own.as_ref()))
-    }
-}
 
 /// Gives out tokens and takes uploads.
 pub struct Uploads {
@@ -65,13 +40,6 @@ pub struct Uploads {
 }
 
 impl Uploads {
-    /// Tokens of one are good for that one only, so a restart ends those that were given out.
-    pub fn new(client: Client) -> Self {
-        let mut secret = [0; 32];
-        let _ = rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty());
-        Self::with_key(client, watch::channel(Key::of(&secret)).1)
-    }
-
     /// Tokens are good for all that have this key, as long as they do.
     pub fn with_key(client: Client, key: watch::Receiver<Key>) -> Self {
         Self { client, key }
@@ -93,8 +61,8 @@ impl Uploads {
             return refuse(StatusCode::BAD_REQUEST, "BadRequest", "the body is not an UploadTokenRequest");
         };
         let claims = Api::<PersistentVolumeClaim>::namespaced(self.client.clone(), namespace);
-        match claims.get_opt(&asked.spec.pvc_name).await {
-            Ok(Some(_)) => {}
+        let uid = match claims.get_opt(&asked.spec.pvc_name).await {
+            Ok(Some(claim)) => claim.uid().unwrap_or_default(),
             Ok(None) => {
                 let message = format!("persistentvolumeclaims {:?} not found", asked.spec.pvc_name);
                 return refuse(StatusCode::NOT_FOUND, "NotFound", &message);
@@ -102,8 +70,8 @@ impl Uploads {
             Err(error) => {
                 return refuse(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", &ferrovirt_api::chain(&error));
             }
-        }
-        asked.status.token = self.sign(namespace, &asked.spec.pvc_name);
+        };
+        asked.status.token = self.key.borrow().sign(namespace, &asked.spec.pvc_name, &uid);
         asked.metadata.namespace = Some((*namespace).to_owned());
         if asked.metadata.name.is_none() {
             asked.metadata.name = asked.metadata.generate_name.take().map(|prefix| format!("{prefix}{}", now()));
@@ -150,7 +118,8 @@ impl Uploads {
         }
         let token = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let token = token.and_then(|value| value.strip_prefix("Bearer "));
-        let Some(claims) = token.and_then(|token| self.verify(token)) else {
+        let public = self.key.borrow().public();
+        let Some(claims) = token.and_then(|token| judge(&public, token)) else {
             return say(StatusCode::UNAUTHORIZED, "the token is not valid, or not any more\n".to_owned());
         };
         // However many connections one claim's token opens, others' uploads go on.
@@ -173,13 +142,19 @@ impl Uploads {
         let broken = |error: &dyn std::error::Error| Refusal::Broken(ferrovirt_api::chain(error));
         let held = Api::<PersistentVolumeClaim>::namespaced(self.client.clone(), &claims.namespace);
         let claim = held.get_opt(&claims.name).await.map_err(|error| broken(&error))?;
+        let claim = claim.filter(|claim| claim.uid().as_ref() == Some(&claims.uid));
         let claim = claim.ok_or_else(|| unready("the claim is gone"))?;
         let owner = claim.owner_references().iter().find(|owner| owner.kind == "DataVolume");
         let owner = owner.map(|owner| owner.uid.clone()).or(claim.uid()).unwrap_or_default();
         let pods = Api::<Pod>::namespaced(self.client.clone(), &claims.namespace);
         let pod = pods.get_opt(&pod_name(&claims.name, &owner)).await.map_err(|error| broken(&error))?;
         let pod = pod.ok_or_else(|| unready("the claim does not wait for an upload"))?;
-        let secret = upload_token(&pod).ok_or_else(|| unready("the claim does not wait for an upload"))?;
+        // A pod of the name that is not the claim's is somebody else's, and gets nothing.
+        let made = pod.owner_references().iter().any(|reference| reference.uid == owner);
+        let waits = matches!(job_of(&pod).map(|job| job.from), Some(From::Upload { claim, .. }) if claim == claims.uid);
+        if !made || !waits {
+            return Err(unready("the claim does not wait for an upload"));
+        }
         let address =
             pod.status.and_then(|status| status.pod_ip).ok_or_else(|| unready("the importer is not ready"))?;
         let stream = tokio::time::timeout(CONNECT, TcpStream::connect((address.as_str(), PORT))).await;
@@ -187,7 +162,8 @@ impl Uploads {
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
         tokio::spawn(connection);
-        let passed: Vec<_> = [CONTENT_LENGTH, CONTENT_RANGE, HeaderName::from_static(UPLOAD_FILE)]
+        // The importer judges the token itself: it has the public key.
+        let passed: Vec<_> = [AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, HeaderName::from_static(UPLOAD_FILE)]
             .into_iter()
             .filter_map(|name| request.headers().get(&name).cloned().map(|value| (name, value)))
             .collect();
@@ -199,8 +175,6 @@ impl Uploads {
         headers.insert(HOST, HeaderValue::from_static("importer"));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
         headers.extend(passed);
-        let bearer = HeaderValue::from_str(&format!("Bearer {secret}")).map_err(|error| broken(&error))?;
-        headers.insert(AUTHORIZATION, bearer);
         let response = sender.send_request(inner).await.map_err(|error| broken(&error))?;
         let (parts, body) = response.into_parts();
         let body = body.collect().await.map_err(|error| broken(&error))?.to_bytes();
@@ -210,34 +184,11 @@ impl Uploads {
         response.headers_mut().extend(offset.map(|offset| (HeaderName::from_static(UPLOAD_OFFSET), offset)));
         Ok(response)
     }
-
-    fn sign(&self, namespace: &str, name: &str) -> String {
-        let claims =
-            Claims { namespace: namespace.to_owned(), name: name.to_owned(), until: now() + LIFETIME.as_secs() };
-        let text = URL_SAFE_NO_PAD.encode(serde_json::to_vec(&claims).unwrap_or_default());
-        let mark = URL_SAFE_NO_PAD.encode(hmac::sign(&self.key.borrow().0, text.as_bytes()));
-        format!("{text}.{mark}")
-    }
-
-    fn verify(&self, token: &str) -> Option<Claims> {
-        let (text, mark) = token.split_once('.')?;
-        hmac::verify(&self.key.borrow().0, text.as_bytes(), &URL_SAFE_NO_PAD.decode(mark).ok()?).ok()?;
-        let claims: Claims = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(text).ok()?).ok()?;
-        (claims.until >= now()).then_some(claims)
-    }
 }
 
 enum Refusal {
     Unready(String),
     Broken(String),
-}
-
-/// What the importer wants to hear, out of its own pod.
-fn upload_token(pod: &Pod) -> Option<String> {
-    match job_of(pod)?.from {
-        From::Upload { token } => Some(token),
-        _ => None,
-    }
 }
 
 fn resources() -> Value {
@@ -258,10 +209,6 @@ fn refuse(code: StatusCode, reason: &str, message: &str) -> (StatusCode, Value) 
     (code, status)
 }
 
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
-}
-
 /// A listener's address as clients should use it.
 pub fn proxy_url(listener: &TcpListener) -> io::Result<String> {
     Ok(format!("https://{}", listener.local_addr()?))
@@ -277,24 +224,7 @@ mod tests {
         let service = tower::service_fn(|_: Request<kube::client::Body>| async {
             Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"{}"))))
         });
-        Uploads::new(Client::new(service, "default"))
-    }
-
-    #[tokio::test]
-    async fn a_token_is_good_for_its_claim_and_its_signer_only() {
-        let one = uploads();
-        let token = one.sign("a", "disk");
-        let claims = one.verify(&token).unwrap();
-        assert_eq!((claims.namespace.as_str(), claims.name.as_str()), ("a", "disk"));
-        assert!(uploads().verify(&token).is_none(), "another signer");
-        let shared = |secret: &[u8]| Uploads { key: watch::channel(Key::of(secret)).1, ..uploads() };
-        let token_of_many = shared(b"one").sign("a", "disk");
-        assert!(shared(b"one").verify(&token_of_many).is_some() && shared(b"two").verify(&token_of_many).is_none());
-        let (text, mark) = token.split_once('.').unwrap();
-        let other = URL_SAFE_NO_PAD.encode(r#"{"namespace":"b","name":"disk","until":99999999999}"#);
-        for forged in [format!("{other}.{mark}"), text.to_owned(), format!("{text}."), String::new()] {
-            assert!(one.verify(&forged).is_none(), "{forged}");
-        }
+        Uploads::with_key(Client::new(service, "default"), watch::channel(Key::of(b"secret").unwrap()).1)
     }
 
     /// Idle clients, and those that stop in the middle, were kept for ever and took every descriptor.
@@ -319,7 +249,7 @@ mod tests {
             .with_root_certificates(roots)
             .with_no_client_auth();
         let (uploads, tls, client) = (Arc::new(uploads()), Arc::new(tls), Arc::new(client));
-        let token = uploads.sign("a", "disk");
+        let token = uploads.key.borrow().sign("a", "disk", "u1");
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let soon = Duration::from_millis(500);

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io;
-use std::path::Path;
 
 use rustix::fs::{SeekFrom, copy_file_range, ioctl_ficlone, seek};
 use rustix::io::Errno;
@@ -16,11 +15,9 @@ pub enum Copied {
     Bytes(u64),
 }
 
-/// Whether a file at `probe` could share blocks with this one. Nothing is left there.
-pub fn shares_blocks(source: &File, probe: &Path) -> bool {
-    let shared = File::create(probe).is_ok_and(|file| ioctl_ficlone(&file, source).is_ok());
-    let _ = std::fs::remove_file(probe);
-    shared
+/// Whether two files can share blocks. The target's content is gone.
+pub fn shares_blocks(source: &File, target: &File) -> bool {
+    ioctl_ficlone(target, source).is_ok()
 }
 
 const PIECE: u64 = 16 << 20;

@@ -1,11 +1,12 @@
-//! HTTP/1.1 over TCP or TLS, one connection for each request. Redirects are followed; credentials stay with their host.
+//! HTTP/1.1 over TCP or TLS, one connection for each request. Redirects are followed; what a request brings along stays with
+//! the scheme, host and port that it was meant for.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, HOST, LOCATION, USER_AGENT};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http::header::{ACCEPT, HOST, IF_MATCH, IF_NONE_MATCH, IF_RANGE, LOCATION, RANGE, USER_AGENT};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
@@ -16,6 +17,10 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::net::TcpStream;
 
+use crate::guard::Reach;
+
+/// What may be told to anybody. Everything else a caller gives may be a secret, whatever its name.
+const HARMLESS: [HeaderName; 6] = [ACCEPT, IF_MATCH, IF_NONE_MATCH, IF_RANGE, RANGE, USER_AGENT];
 const MAX_REDIRECTS: usize = 10;
 const CONNECT: Duration = Duration::from_secs(20);
 /// How long a server may be silent.
@@ -43,6 +48,10 @@ pub enum HttpError {
     Status { url: String, status: StatusCode },
     #[error("{0} redirects in circles")]
     Redirects(String),
+    #[error("{from} redirects to {to}, which is not encrypted, and the request needs that: name an https address")]
+    Downgrade { from: String, to: String },
+    #[error("{host} is {address}, which belongs to this host or its link; an administrator can allow it by listing it")]
+    Unreachable { host: String, address: std::net::IpAddr },
     #[error("cannot use the certificates that were given")]
     Trust(#[source] rustls::Error),
     #[error("the certificates that were given are not PEM")]
@@ -76,6 +85,10 @@ pub struct Trust {
 #[derive(Debug, Clone)]
 pub struct Client {
     tls: Arc<ClientConfig>,
+    reach: Reach,
+    redirects: usize,
+    /// The caller named whom to trust, so an answer of anybody else is none.
+    particular: bool,
 }
 
 impl Client {
@@ -90,7 +103,25 @@ impl Client {
             builder.with_root_certificates(roots(trust)?).with_no_client_auth()
         };
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Self { tls: Arc::new(tls) })
+        let particular = !trust.extra_pem.is_empty();
+        Ok(Self { tls: Arc::new(tls), reach: Reach::default(), redirects: MAX_REDIRECTS, particular })
+    }
+
+    /// A client with TLS of its own.
+    pub fn with_tls(tls: Arc<ClientConfig>) -> Self {
+        Self { tls, reach: Reach::default(), redirects: MAX_REDIRECTS, particular: true }
+    }
+
+    /// Connects to these addresses only, also after redirects.
+    #[must_use]
+    pub fn within(self, reach: Reach) -> Self {
+        Self { reach, ..self }
+    }
+
+    /// Goes where it was told and nowhere else. A redirect is an answer like others.
+    #[must_use]
+    pub fn without_redirects(self) -> Self {
+        Self { redirects: 0, ..self }
     }
 
     /// Asks, and follows where it is sent. The answer's status is the caller's to judge.
@@ -100,21 +131,28 @@ impl Client {
         url: &str,
         headers: &HeaderMap,
     ) -> Result<(Uri, Response<Incoming>), HttpError> {
-        let mut uri: Uri = url.parse().map_err(|_| HttpError::BadUrl(url.to_owned()))?;
+        let mut uri: Uri = url.parse().map_err(|_| HttpError::BadUrl(shown(url)))?;
         let mut headers = headers.clone();
-        for _ in 0..MAX_REDIRECTS {
+        for hop in 0..=self.redirects {
             let answer = self.once(method, &uri, &headers).await?;
             let location = answer.headers().get(LOCATION).and_then(|value| value.to_str().ok());
-            let Some(location) = location.filter(|_| answer.status().is_redirection()) else {
-                return Ok((uri, answer));
-            };
-            let next = resolve(&uri, location).ok_or_else(|| HttpError::BadUrl(location.to_owned()))?;
-            if next.authority() != uri.authority() {
-                headers.remove(AUTHORIZATION);
+            let followed = answer.status().is_redirection() && self.redirects > 0;
+            let Some(location) = location.filter(|_| followed) else { return Ok((uri, answer)) };
+            if hop == self.redirects {
+                break;
+            }
+            let next = resolve(&uri, location).ok_or_else(|| HttpError::BadUrl(shown(location)))?;
+            let private = self.particular || headers.keys().any(|name| !HARMLESS.contains(name));
+            if private && is_secure(&uri) && !is_secure(&next) {
+                return Err(HttpError::Downgrade { from: shown(&uri.to_string()), to: shown(&next.to_string()) });
+            }
+            if origin(&next) != origin(&uri) {
+                let secret: Vec<HeaderName> = headers.keys().filter(|name| !HARMLESS.contains(name)).cloned().collect();
+                secret.iter().for_each(|name| drop(headers.remove(name)));
             }
             uri = next;
         }
-        Err(HttpError::Redirects(url.to_owned()))
+        Err(HttpError::Redirects(shown(url)))
     }
 
     /// Asks for a small document.
@@ -132,7 +170,7 @@ impl Client {
     }
 
     async fn once(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<Response<Incoming>, HttpError> {
-        let bad = || HttpError::BadUrl(uri.to_string());
+        let bad = || HttpError::BadUrl(shown(&uri.to_string()));
         let host = uri.host().ok_or_else(bad)?.trim_matches(['[', ']']).to_owned();
         let secure = match uri.scheme_str() {
             Some("https") => true,
@@ -142,7 +180,7 @@ impl Client {
         let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
         let work = async {
             let connect = |source| HttpError::Connect { host: format!("{host}:{port}"), source };
-            let stream = TcpStream::connect((host.as_str(), port)).await.map_err(connect)?;
+            let stream = self.dial(&host, port).await?;
             let _ = stream.set_nodelay(true);
             let path = uri.path_and_query().map_or("/", |path| path.as_str());
             let mut request =
@@ -165,6 +203,49 @@ impl Client {
             Err(_) => Err(HttpError::Timeout(host.clone())),
         }
     }
+
+    /// Names are looked up once: what was judged is what is connected to.
+    async fn dial(&self, host: &str, port: u16) -> Result<TcpStream, HttpError> {
+        let connect = |source| HttpError::Connect { host: format!("{host}:{port}"), source };
+        let (mut last, mut refused) = (None, None);
+        for address in tokio::net::lookup_host((host, port)).await.map_err(connect)? {
+            if !self.reach.allows(address.ip()) {
+                refused = Some(address.ip());
+                continue;
+            }
+            match TcpStream::connect(address).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = Some(error),
+            }
+        }
+        match (last, refused) {
+            (None, Some(address)) => Err(HttpError::Unreachable { host: host.to_owned(), address }),
+            (last, _) => Err(connect(last.unwrap_or_else(|| std::io::ErrorKind::NotFound.into()))),
+        }
+    }
+}
+
+/// An address as it may be told to others: without a login, and without a query, which may be one.
+fn shown(url: &str) -> String {
+    let url = url.split(['?', '#']).next().unwrap_or_default();
+    match url.split_once("://") {
+        Some((scheme, rest)) => {
+            let (authority, path) = rest.split_once('/').map_or((rest, None), |(a, path)| (a, Some(path)));
+            let host = authority.rsplit('@').next().unwrap_or_default();
+            format!("{scheme}://{host}{}", path.map(|path| format!("/{path}")).unwrap_or_default())
+        }
+        None => url.to_owned(),
+    }
+}
+
+fn is_secure(uri: &Uri) -> bool {
+    uri.scheme_str() == Some("https")
+}
+
+/// Scheme, host and port: whom a secret was given for.
+fn origin(uri: &Uri) -> (bool, Option<String>, u16) {
+    let port = uri.port_u16().unwrap_or(if is_secure(uri) { 443 } else { 80 });
+    (is_secure(uri), uri.host().map(str::to_ascii_lowercase), port)
 }
 
 /// A login as the header wants it, from `user:password`.
@@ -276,6 +357,17 @@ impl ServerCertVerifier for Anyone {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_are_told_without_what_lets_one_in() {
+        for (url, expected) in [
+            ("https://user:secret@h:1/a?X-Signature=s#f", "https://h:1/a"),
+            ("http://h", "http://h"),
+            ("no url?token=x", "no url"),
+        ] {
+            assert_eq!(shown(url), expected);
+        }
+    }
 
     #[test]
     fn redirects_are_resolved_against_where_they_came_from() {

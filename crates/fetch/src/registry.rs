@@ -21,6 +21,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use serde::{Deserialize, Serialize};
 use tokio::sync::OwnedMutexGuard;
 
+use crate::guard::Reach;
 use crate::http::{Client, HttpError, Trust, next_chunk};
 
 const MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
@@ -121,6 +122,8 @@ pub enum PullError {
     NotFound(String),
     #[error("the registry asks for a login that is not understood: {0}")]
     Challenge(String),
+    #[error("{0} wants the login at an address that is not encrypted; list the registry as insecure if that is meant")]
+    PlainRealm(String),
     #[error("the registry answered with what is no manifest")]
     Manifest(#[source] serde_json::Error),
     #[error("{what} should have digest {wanted} and has {found}")]
@@ -367,11 +370,12 @@ fn sessions<'a>(
 fn places(name: &Reference, registries: &Registries) -> Result<Vec<(String, Client)>, PullError> {
     let known = registries.registries.iter().find(|registry| registry.host == name.domain);
     let host = if name.domain == "docker.io" { "registry-1.docker.io" } else { &name.domain };
-    let loopback = host.split(':').next().is_some_and(|host| host == "localhost" || host.starts_with("127."));
-    let insecure = known.is_some_and(|registry| registry.insecure) || loopback;
+    let insecure = known.is_some_and(|registry| registry.insecure);
     let ca_file = known.and_then(|registry| registry.ca_file.as_deref());
     let extra_pem = ca_file.map(|path| fs::read(path).map_err(at(path))).transpose()?;
-    let client = Client::new(&Trust { insecure, extra_pem: extra_pem.into_iter().collect() })?;
+    // Anybody may name an image, and the host itself pulls it. Only what an administrator lists may be on the host.
+    let reach = if known.is_some() { Reach::Anything } else { Reach::NotThisHost };
+    let client = Client::new(&Trust { insecure, extra_pem: extra_pem.into_iter().collect() })?.within(reach);
     let mirrors = known.map(|registry| registry.mirrors.clone()).unwrap_or_default();
     let mut places: Vec<_> =
         mirrors.into_iter().map(|mirror| (mirror.trim_end_matches('/').to_owned(), client.clone())).collect();
@@ -519,6 +523,10 @@ impl Session<'_> {
         }
         let fields = parse_challenge(rest);
         let realm = fields.get("realm").ok_or_else(invalid)?;
+        // The login goes to whom the registry names, but not in clear because of what an answer says.
+        if !realm.to_ascii_lowercase().starts_with("https://") && !self.base.starts_with("http://") {
+            return Err(PullError::PlainRealm(self.base.clone()));
+        }
         let fallback = format!("repository:{}:pull", self.repository);
         let scope = fields.get("scope").unwrap_or(&fallback);
         let service = fields.get("service").map(|service| format!("&service={}", escape(service)));

@@ -104,6 +104,13 @@ pub fn bad_images_fail_with_their_reason(host: &Host) -> Result<()> {
 pub fn registries_fill_volumes_and_container_disks(host: &Host) -> Result<()> {
     let registry = Registry::start(&host.work_dir().join("registry"))?;
     let reference = registry.push(&host::guest_archive()?, "demo/guest", &host.work_dir().join("push"))?;
+    // Whoever names an image does not decide that the host asks its own loopback.
+    fs::write(super::registries_file(), "{}")?;
+    host.apply(&volume("unlisted", json!({ "registry": { "url": format!("docker://{reference}") } }), "100Mi"))?;
+    let told = |volume: &Value| volume["status"]["conditions"].to_string().contains("belongs to this host");
+    host.wait_for("dv", "unlisted", "not pulled from the host itself", told)?;
+    host.kubectl(&["delete", "dv", "unlisted"])?;
+    super::allow(&registry)?;
     host.apply(&volume("pulled", json!({ "registry": { "url": format!("docker://{reference}") } }), "100Mi"))?;
     succeeded(host, "pulled")?;
     check_disk(host, "pulled", &demo_disk()?)?;
@@ -132,6 +139,7 @@ pub fn logins_and_mirrors_are_used(host: &Host, registries: &std::path::Path) ->
     host.apply(&volume("with-authority", json!({ "http": { "url": url, "certConfigMap": "authority" } }), "100Mi"))?;
 
     let registry = Registry::start_with_login(&host.work_dir().join("locked-registry"))?;
+    super::allow(&registry)?;
     let work = host.work_dir().join("locked-push");
     let reference = registry.push(&host::guest_archive()?, "demo/locked", &work)?;
     let url = format!("docker://{reference}");

@@ -3,7 +3,7 @@
 use ferrovirt_api::cdi::names;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 
-use super::{Action, annotated, marking, objects};
+use super::{Action, annotated, marking, objects, outdated};
 use crate::Settings;
 
 /// What the plan may know.
@@ -13,8 +13,8 @@ pub struct Bare<'a> {
     /// Whether the importer answers.
     pub ready: bool,
     pub settings: &'a Settings,
-    /// For the token of the upload.
-    pub random: &'a str,
+    /// The public key of those who give out tokens.
+    pub upload_key: &'a str,
 }
 
 /// Is it one of those?
@@ -35,7 +35,7 @@ pub fn plan_bare(observed: &Bare<'_>) -> Result<Vec<Action>, String> {
     let Some(pod) = observed.pod else {
         return match waits_for_upload(claim) && claim.metadata.deletion_timestamp.is_none() {
             true => {
-                Ok(vec![Action::CreatePod(Box::new(objects::receiver(claim, observed.random, observed.settings)?))])
+                Ok(vec![Action::CreatePod(Box::new(objects::receiver(claim, observed.upload_key, observed.settings)?))])
             }
             false => Ok(vec![]),
         };
@@ -48,6 +48,7 @@ pub fn plan_bare(observed: &Bare<'_>) -> Result<Vec<Action>, String> {
     Ok(match phase {
         Some("Succeeded") => marking(claim, "Succeeded", false).into_iter().chain([Action::DeletePod]).collect(),
         Some("Failed") => marking(claim, "Failed", false).into_iter().chain([Action::DeletePod]).collect(),
+        Some("Running") if outdated(pod, observed.upload_key) => vec![Action::DeletePod],
         Some("Running") => marking(claim, "Running", observed.ready).into_iter().collect(),
         _ => marking(claim, "Pending", false).into_iter().collect(),
     })
@@ -79,7 +80,7 @@ mod tests {
 
     fn words(claim: &PersistentVolumeClaim, pod: Option<&Pod>, ready: bool) -> Vec<String> {
         let settings = Settings { image: "i".into(), pull_policy: "Never".into(), cache: None };
-        let actions = plan_bare(&Bare { claim, pod, ready, settings: &settings, random: "r" }).unwrap();
+        let actions = plan_bare(&Bare { claim, pod, ready, settings: &settings, upload_key: "k" }).unwrap();
         let word = |action: Action| match action {
             Action::CreatePod(pod) => format!("create {}", pod.metadata.name.unwrap_or_default()),
             Action::DeletePod => "delete".to_owned(),

@@ -41,7 +41,11 @@ pub struct Observed<'a> {
     pub server: Option<&'a Pod>,
     pub progress: Option<&'a Progress>,
     pub settings: &'a super::Settings,
-    /// For the token of an upload.
+    /// The public key of those who give out tokens for uploads.
+    pub upload_key: &'a str,
+    /// Another importer fetches the same image, and the node keeps it for this one.
+    pub same_under_way: bool,
+    /// For the token of a clone.
     pub random: &'a str,
     pub now: Timestamp,
 }
@@ -165,6 +169,10 @@ fn transfer(observed: &Observed<'_>, source: &DataVolumeSource, claim: &Persiste
             status::wait(&mut plan.status, observed, phase::CLONE_SCHEDULED, message);
             return;
         }
+        if observed.same_under_way {
+            let message = "another import brings the same image";
+            return status::wait(&mut plan.status, observed, scheduled(way), message);
+        }
         match objects::pod(observed, source, claim) {
             Ok(pod) => plan.actions.push(Action::CreatePod(Box::new(pod))),
             Err(message) => {
@@ -197,6 +205,11 @@ fn transfer(observed: &Observed<'_>, source: &DataVolumeSource, claim: &Persiste
                     status::wait(&mut plan.status, observed, scheduled(way), &message);
                 }
             }
+        }
+        Some("Running") if way == Way::Upload && outdated(pod, observed.upload_key) => {
+            plan.actions.push(Action::DeletePod);
+            let message = "the key of uploads has changed; another importer takes its place";
+            status::wait(&mut plan.status, observed, scheduled(way), message);
         }
         Some("Running") => {
             // An upload can begin once the importer answers.
@@ -297,6 +310,16 @@ pub(crate) fn job_of(pod: &Pod) -> Option<Job> {
     let variables = pod.spec.as_ref()?.containers.first()?.env.as_ref()?;
     let job = variables.iter().find(|variable| variable.name == job::VARIABLE)?.value.as_ref()?;
     serde_json::from_str(job).ok()
+}
+
+/// Whether an importer knows another key than those who give out tokens have now.
+fn outdated(pod: &Pod, upload_key: &str) -> bool {
+    matches!(job_of(pod).map(|job| job.from), Some(job::From::Upload { key, .. }) if key != upload_key)
+}
+
+/// The cache's entry of what the volume is filled with.
+pub(crate) fn cache_entry(observed: &Observed<'_>) -> Option<String> {
+    objects::cache_entry(observed)
 }
 
 /// The last line of an importer's log, if it is a verdict.

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::foreign::{origin_namespace, server_name, shown_by};
 use super::{Observed, by_storage};
 use crate::Settings;
+use crate::cache;
 use crate::job::{self, From, Job, paths};
 
 /// KubeVirt's user, who owns disks.
@@ -92,20 +93,25 @@ pub(super) fn pod(
     claim: &PersistentVolumeClaim,
 ) -> Result<Pod, String> {
     let mut parts = Parts::with_target(claim);
-    let from = origin(observed, source, &mut parts)?;
+    let from = origin(observed, source, claim, &mut parts)?;
+    parts.entry = cache_entry(observed);
     importer(claim, owner(observed.volume), &observed.volume.spec.priority_class_name, from, parts, observed.settings)
 }
 
+/// The cache's entry of what a volume is filled with, if the node keeps it.
+pub(super) fn cache_entry(observed: &Observed<'_>) -> Option<String> {
+    observed.settings.cache.as_ref()?;
+    let namespace = observed.volume.metadata.namespace.as_deref().unwrap_or_default();
+    cache::entry(namespace, observed.source?.http.as_ref()?)
+}
+
 /// The importer of a claim that has no DataVolume and waits for an upload.
-pub(super) fn receiver(claim: &PersistentVolumeClaim, token: &str, settings: &Settings) -> Result<Pod, String> {
-    importer(
-        claim,
-        owner_claim(claim),
-        "",
-        From::Upload { token: token.to_owned() },
-        Parts::with_target(claim),
-        settings,
-    )
+pub(super) fn receiver(claim: &PersistentVolumeClaim, key: &str, settings: &Settings) -> Result<Pod, String> {
+    importer(claim, owner_claim(claim), "", upload(claim, key), Parts::with_target(claim), settings)
+}
+
+fn upload(claim: &PersistentVolumeClaim, key: &str) -> From {
+    From::Upload { key: key.to_owned(), claim: claim.metadata.uid.clone().unwrap_or_default() }
 }
 
 /// The pod that shows a claim of another namespace to the importer of the volume.
@@ -113,7 +119,8 @@ pub(super) fn server(observed: &Observed<'_>, claim: &PersistentVolumeClaim) -> 
     let (block, name) = (is_block(claim), claim.metadata.name.as_deref().unwrap_or_default());
     let mut parts = Parts::default();
     parts.claim("source", name, block, if block { paths::SOURCE_DEVICE } else { paths::SOURCE }, true);
-    let job = Job { from: From::Serve { token: observed.random.to_owned(), block }, block, size: 0, cache: false };
+    let from = From::Serve { token: observed.random.to_owned(), block };
+    let job = Job { from, block, size: 0, cache: false, scratch: false };
     let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
     let created_by = observed.volume.metadata.uid.as_deref().unwrap_or_default();
     pod_for(
@@ -138,13 +145,18 @@ fn importer(
     let block = is_block(claim);
     let size = size_of(claim).ok_or("the claim has no size")?;
     let name = claim.metadata.name.as_deref().unwrap_or_default();
-    let cache = matches!(from, From::Http { verbatim: false, .. }).then_some(settings.cache.as_deref()).flatten();
-    if let Some(directory) = cache {
-        let path = json!({ "path": directory, "type": "DirectoryOrCreate" });
-        parts.volumes.push(json!({ "name": "cache", "hostPath": path }));
-        parts.mounts.push(json!({ "name": "cache", "mountPath": paths::CACHE }));
+    let entry = parts.entry.take().zip(settings.cache.as_ref());
+    if let Some((entry, cache)) = &entry {
+        let path = json!({ "path": cache.directory.join(entry), "type": "Directory" });
+        parts.mount("cache", json!({ "hostPath": path }), paths::CACHE);
     }
-    let job = Job { from, block, size, cache: cache.is_some() };
+    // Beside a device there is no room for anything.
+    let scratch = block || entry.is_some();
+    if scratch {
+        parts.volumes.push(json!({ "name": cache::SCRATCH, "emptyDir": {} }));
+        parts.mounts.push(json!({ "name": cache::SCRATCH, "mountPath": paths::SCRATCH }));
+    }
+    let job = Job { from, block, size, cache: entry.is_some(), scratch };
     let (uid, namespace) = (owner.uid.clone(), claim.metadata.namespace.as_deref().unwrap_or_default());
     pod_for((&pod_name(name, &uid), namespace), owner, &uid, priority_class, &job, parts, settings)
 }
@@ -207,6 +219,8 @@ struct Parts {
     mounts: Vec<Value>,
     devices: Vec<Value>,
     pull_secrets: Vec<Value>,
+    /// What the node may have of the image.
+    entry: Option<String>,
 }
 
 impl Parts {
@@ -235,7 +249,12 @@ impl Parts {
     }
 }
 
-fn origin(observed: &Observed<'_>, source: &DataVolumeSource, parts: &mut Parts) -> Result<From, String> {
+fn origin(
+    observed: &Observed<'_>,
+    source: &DataVolumeSource,
+    claim: &PersistentVolumeClaim,
+    parts: &mut Parts,
+) -> Result<From, String> {
     if let Some(http) = &source.http {
         if !http.secret_extra_headers.is_empty() {
             return Err("spec.source.http.secretExtraHeaders is not supported".to_owned());
@@ -280,7 +299,7 @@ fn origin(observed: &Observed<'_>, source: &DataVolumeSource, parts: &mut Parts)
         return Ok(From::Claim { block });
     }
     if source.upload.is_some() {
-        return Ok(From::Upload { token: observed.random.to_owned() });
+        return Ok(upload(claim, observed.upload_key));
     }
     Ok(From::Blank)
 }

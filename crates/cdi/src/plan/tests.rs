@@ -6,7 +6,8 @@ use super::*;
 use crate::Settings;
 
 fn settings() -> Settings {
-    Settings { image: "ferrovirt:1".into(), pull_policy: "IfNotPresent".into(), cache: Some("/cache".into()) }
+    let cache = crate::cache::CachePaths { directory: "/cache".into(), pods: "/pods".into() };
+    Settings { image: "ferrovirt:1".into(), pull_policy: "IfNotPresent".into(), cache: Some(cache) }
 }
 
 fn volume(source: Value) -> DataVolume {
@@ -26,6 +27,8 @@ struct World {
     classes: Vec<StorageClass>,
     server: Option<Pod>,
     progress: Option<Progress>,
+    upload_key: &'static str,
+    same_under_way: bool,
 }
 
 impl World {
@@ -39,6 +42,8 @@ impl World {
             classes: vec![],
             server: None,
             progress: None,
+            upload_key: "public",
+            same_under_way: false,
         }
     }
 
@@ -54,6 +59,8 @@ impl World {
             server: self.server.as_ref(),
             progress: self.progress.as_ref(),
             settings: &settings(),
+            upload_key: self.upload_key,
+            same_under_way: self.same_under_way,
             random: "secret",
             now: Timestamp::UNIX_EPOCH,
         })
@@ -106,7 +113,7 @@ fn an_import_goes_from_pending_to_succeeded() {
     assert_eq!(world.step(), "ImportScheduled");
     let spec = serde_json::to_value(world.pod.as_ref().unwrap().spec.as_ref().unwrap()).unwrap();
     assert_eq!(spec["containers"][0]["volumeMounts"][0]["mountPath"], "/data");
-    assert_eq!(spec["volumes"][1]["hostPath"]["path"], "/cache");
+    assert!(spec["volumes"][1]["hostPath"]["path"].as_str().unwrap().starts_with("/cache/"));
     let job: Value = serde_json::from_str(spec["containers"][0]["env"][0]["value"].as_str().unwrap()).unwrap();
     assert_eq!((job["size"].clone(), job["from"]["http"]["url"].clone()), (json!(1 << 30), json!("http://h/i.qcow2")));
     world.pod_phase("Running", None);
@@ -144,7 +151,7 @@ fn every_source_gets_what_it_needs() {
         (
             json!({ "blank": {} }),
             "/spec/containers/0/env/0/value",
-            json!(r#"{"from":"blank","block":false,"size":1073741824,"cache":false}"#),
+            json!(r#"{"from":"blank","block":false,"size":1073741824,"cache":false,"scratch":false}"#),
         ),
         (
             json!({ "registry": { "url": "docker://r/x:1", "secretRef": "s" } }),
@@ -301,4 +308,73 @@ fn what_cannot_be_is_said_at_once() {
         assert_eq!(world.step(), "Failed");
         assert!(world.condition("Ready").2.contains(said), "{}", world.condition("Ready").2);
     }
+}
+
+#[test]
+fn an_importer_cannot_write_what_others_import_from() {
+    let pod = |namespace: &str, source: Value| {
+        let mut world = World::new(json!({ "http": source }));
+        world.volume.metadata.namespace = Some(namespace.to_owned());
+        world.step();
+        world.step();
+        serde_json::to_value(world.pod.unwrap().spec.unwrap()).unwrap()
+    };
+    let cache = |spec: &Value| {
+        let volumes = spec["volumes"].as_array().unwrap().iter();
+        volumes.filter_map(|volume| volume["hostPath"]["path"].as_str().map(str::to_owned)).next()
+    };
+    let plain = pod("a", json!({ "url": "https://h/i" }));
+    let mounts = plain["containers"][0]["volumeMounts"].as_array().unwrap();
+    let mount = mounts.iter().find(|mount| mount["mountPath"] == "/cache").unwrap();
+    assert_eq!(mount["readOnly"], true);
+    let own = cache(&plain).unwrap();
+    // Nobody else's: not another namespace's, another address's, nor what has another checksum.
+    for (namespace, source) in [
+        ("b", json!({ "url": "https://h/i" })),
+        ("a", json!({ "url": "https://h/j" })),
+        ("a", json!({ "url": "https://h/i", "checksum": "sha256:00" })),
+    ] {
+        assert_ne!(cache(&pod(namespace, source.clone())).unwrap(), own, "{namespace} {source}");
+    }
+    // What takes a secret to get, or comes from nobody knows whom, is not kept at all.
+    for source in [
+        json!({ "url": "https://h/i", "secretRef": "s" }),
+        json!({ "url": "https://h/i", "certConfigMap": "c" }),
+        json!({ "url": "https://h/i", "extraHeaders": ["X-Key: k"] }),
+        json!({ "url": "https://h/i", "insecureSkipVerify": true }),
+        json!({ "url": "https://user:password@h/i" }),
+    ] {
+        assert_eq!(cache(&pod("a", source.clone())), None, "{source}");
+    }
+}
+
+#[test]
+fn an_importer_waits_for_another_that_brings_the_same_image() {
+    let mut world = World::new(json!({ "http": { "url": "http://h/i" } }));
+    world.step();
+    world.same_under_way = true;
+    assert_eq!(world.step(), "ImportScheduled");
+    assert!(world.pod.is_none() && world.condition("Running").2.contains("the same image"));
+    world.same_under_way = false;
+    world.step();
+    assert!(world.pod.is_some());
+}
+
+#[test]
+fn an_upload_leaves_no_secret_in_what_view_reads() {
+    let mut world = World::new(json!({ "upload": {} }));
+    world.step();
+    world.claim.as_mut().unwrap().metadata.uid = Some("c1".to_owned());
+    world.step();
+    let pod = serde_json::to_string(world.pod.as_ref().unwrap()).unwrap();
+    assert!(!pod.contains("secret"), "{pod}");
+    let job = job_of(world.pod.as_ref().unwrap()).unwrap();
+    assert_eq!(job.from, crate::job::From::Upload { key: "public".into(), claim: "c1".into() });
+    // When the signers have another key, the importer must know it.
+    world.pod_phase("Running", None);
+    world.progress = Some(Progress::default());
+    assert_eq!(world.step(), "UploadReady");
+    world.upload_key = "another";
+    assert_eq!(world.step(), "UploadScheduled");
+    assert!(world.pod.is_none());
 }

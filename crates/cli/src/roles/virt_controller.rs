@@ -63,7 +63,8 @@ pub async fn run(arguments: VirtControllerArgs) -> Result<()> {
     if let Some(image) = arguments.importer_image {
         let (client, stop) = (client.clone(), stop.clone());
         let settings = ferrovirt_cdi::Settings { image, pull_policy: "IfNotPresent".into(), cache: None };
-        tokio::spawn(ferrovirt_cdi::run(client, settings, async move { stop.cancelled().await }));
+        let upload_key = super::uploads::public_key(client.clone(), &arguments.role.namespace);
+        tokio::spawn(ferrovirt_cdi::run(client, settings, upload_key, async move { stop.cancelled().await }));
     }
     let lost = tokio::select! {
         () = certificates::keep(client.clone(), arguments.role.namespace.clone()) => false,

@@ -194,14 +194,14 @@ pub fn read_registries(path: Option<&Path>) -> Result<Registries> {
 }
 
 pub fn cache(images: &Path) -> PathBuf {
-    images.join("cache")
+    images.join("imports")
 }
 
-/// Where importers keep images for each other. They run as the user of VMs.
+/// Where the node keeps images between imports. Importers read their own entry of it and write nothing.
 pub fn make_cache(images: &Path) -> Result<PathBuf> {
-    const OWNER: u32 = 107;
     let cache = cache(images);
-    fs::create_dir_all(&cache)?;
-    std::os::unix::fs::chown(&cache, Some(OWNER), Some(OWNER))?;
+    fs::create_dir_all(images)?;
+    ferrovirt_cdi::cache::make(&cache, &images.join("cache"))
+        .with_context(|| format!("cannot make {}", cache.display()))?;
     Ok(cache)
 }

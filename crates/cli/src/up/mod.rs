@@ -169,6 +169,7 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     let paths = Paths::new(&arguments.host.data_dir)?;
     let _lock = lock(&paths).await?;
     let pki = Pki::open(&paths.data_dir)?;
+    let upload_key = pki.upload_key()?;
     // Beside the start of the API: the first time, files are copied and read.
     let installing = {
         let paths = paths.clone();
@@ -234,15 +235,8 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     let lifetime = arguments.certificate_lifetime;
     let certificates = Arc::new(Certificates::make(pki, address, paths.kubeconfig(), lifetime)?);
     let certificate = certificates.serving().clone();
-    uploads::start(
-        &api,
-        client(Identity::Api),
-        client(Identity::Up),
-        address.ip(),
-        &certificate,
-        wait(stopped.clone()),
-    )
-    .await?;
+    let clients = uploads::Clients { proxy: client(Identity::Api), up: client(Identity::Up), key: upload_key.clone() };
+    uploads::start(&api, clients, address.ip(), &certificate, wait(stopped.clone())).await?;
     let serving = {
         let tls = TlsConfig { certificate, client_ca_pem };
         let (api, mut stopped) = (api.clone(), stopped.clone());
@@ -269,9 +263,10 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     let cdi = ferrovirt_cdi::Settings {
         image: programs.tools_image.clone(),
         pull_policy: "IfNotPresent".into(),
-        cache: Some(image_cache.display().to_string()),
+        cache: Some(ferrovirt_cdi::cache::CachePaths { directory: image_cache, pods: paths.data_dir.join("pods") }),
     };
-    tokio::spawn(ferrovirt_cdi::run(client(Identity::Controller), cdi, wait(stopped.clone())));
+    let public = tokio::sync::watch::channel(upload_key.public()).1;
+    tokio::spawn(ferrovirt_cdi::run(client(Identity::Controller), cdi, public, wait(stopped.clone())));
     let registries = arguments.registries.as_deref().map(std::path::absolute).transpose()?;
     let image_settings = images::Settings {
         directory: &paths.images(),

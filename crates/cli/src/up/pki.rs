@@ -48,6 +48,11 @@ impl Pki {
         &self.ca.certificate
     }
 
+    /// What tokens for uploads are signed with: the same after a restart, so that uploads go on.
+    pub fn upload_key(&self) -> Result<ferrovirt_cdi::upload::Key> {
+        ferrovirt_cdi::upload::Key::of(self.ca.key.as_bytes()).context("cannot make the key of uploads")
+    }
+
     /// A serving certificate for these names and addresses.
     pub fn serving(&self, names: &[&str], addresses: &[IpAddr], lasts: time::Duration) -> Result<Identity> {
         let mut params = CertificateParams::default();

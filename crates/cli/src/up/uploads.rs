@@ -4,7 +4,7 @@ use std::{future::Future, net::IpAddr, sync::Arc};
 
 use anyhow::{Context, Result};
 use ferrovirt_apiserver::{ApiServer, Body, ServingCertificate};
-use ferrovirt_cdi::upload::{Uploads, proxy_url};
+use ferrovirt_cdi::upload::{Key, Uploads, proxy_url};
 use http::{Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use kube::{
@@ -18,16 +18,23 @@ use super::{objects::UPLOAD_SERVICE, services::NAMESPACE};
 
 const MAX_REQUEST: usize = 1 << 20;
 
+/// With whose rights uploads are served, and the key that signs their tokens.
+pub struct Clients {
+    pub proxy: Client,
+    pub up: Client,
+    pub key: Key,
+}
+
 /// Starts to take uploads on a port of its own, and says in the CDIConfig where.
 pub async fn start(
     api: &ApiServer,
-    client: Client,
-    up: Client,
+    clients: Clients,
     address: IpAddr,
     certificate: &ServingCertificate,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<()> {
-    let uploads = Arc::new(Uploads::new(client.clone()));
+    let Clients { proxy, up, key } = clients;
+    let uploads = Arc::new(Uploads::with_key(proxy, tokio::sync::watch::channel(key).1));
     let handler = uploads.clone();
     api.register_in_process(
         NAMESPACE,

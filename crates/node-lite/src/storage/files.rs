@@ -1,19 +1,29 @@
 //! The files of local volumes: a directory for a file system, a sparse file for a block device.
+//!
+//! Root works here below directories of tenants: by descriptor only.
+//!
+//! The directory of volumes is root's, and so are the names in it. What is in a volume is its tenant's, who may put a link, a
+//! FIFO or a file with a second name in the place of a disk at any time: nothing but a regular file of one name on the same
+//! mount is read or resized, through the descriptor that was examined.
 
-use std::fs::{self, File, Permissions};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown, lchown, symlink};
-use std::path::{Path, PathBuf};
+use std::os::fd::AsFd;
+use std::path::{Component, Path, PathBuf};
 
+use ferrovirt_beneath::{Access, Dir, MAX_DEPTH};
 use ferrovirt_disks::clone::{clone_file, shares_blocks};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, Uid, chownat, fchmod, fchown, fstat, readlinkat, symlinkat};
 
 /// Owner of volumes until a pod takes them, as KubeVirt's, so that a disk is usable at once.
 const OWNER: u32 = 107;
-const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
 /// How the names of copies end that are not whole.
 const PARTIAL: &str = ".partial";
 /// The disk of a VM in a file system volume, by KubeVirt's convention.
 pub const DISK: &str = "disk.img";
+/// How much a tenant can let root copy one by one.
+const MAX_ENTRIES: u64 = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
@@ -23,6 +33,8 @@ pub enum FilesError {
     TooLarge { wanted: u64, have: u64, path: PathBuf },
     #[error("{} is not below the directory of volumes", .0.display())]
     Outside(PathBuf),
+    #[error("{} has too many files, or too many directories in each other, to be cloned", .0.display())]
+    TooMany(PathBuf),
 }
 
 /// How full the file system of the volumes is.
@@ -47,127 +59,219 @@ impl Space {
     }
 }
 
+/// The name of a volume's own directory, which is one below the directory of volumes, and of its one file if it has one.
+/// A path from an object never leads elsewhere.
+#[derive(Debug, PartialEq, Eq)]
+struct Place<'a> {
+    own: &'a OsStr,
+    file: Option<&'a OsStr>,
+}
+
+impl<'a> Place<'a> {
+    fn of(directory: &Path, path: &'a Path) -> Result<Self, FilesError> {
+        let outside = || FilesError::Outside(path.to_owned());
+        let mut parts = path.strip_prefix(directory).map_err(|_| outside())?.components();
+        match (parts.next(), parts.next(), parts.next()) {
+            (Some(Component::Normal(own)), None, _) => Ok(Self { own, file: None }),
+            (Some(Component::Normal(own)), Some(Component::Normal(file)), None) => Ok(Self { own, file: Some(file) }),
+            _ => Err(outside()),
+        }
+    }
+}
+
 /// Makes the directory `path`, or the file `path` of that size. Safe to repeat. Files are sparse: many small VMs on a
 /// large promise are the usual case, and the space that is left is watched.
 pub fn make(directory: &Path, path: &Path, block: bool, bytes: u64) -> Result<(), FilesError> {
-    let space = Space::of(directory).map_err(fail("examine", directory))?;
-    if bytes > space.total {
-        return Err(FilesError::TooLarge { wanted: bytes, have: space.total, path: directory.to_owned() });
+    check_space(directory, bytes)?;
+    let place = Place::of(directory, path)?;
+    let root = open(directory)?;
+    let (own, _) = root.make_one(place.own, 0o700).map_err(fail("create", path))?;
+    if let Some(file) = place.file.filter(|_| block) {
+        make_block(&own, file, bytes).map_err(fail("create", path))?;
     }
-    let own = volume_directory(directory, path)?;
-    fs::create_dir_all(&own).map_err(fail("create", &own))?;
-    fs::set_permissions(&own, Permissions::from_mode(0o770)).map_err(fail("set the mode of", &own))?;
-    chown(&own, Some(OWNER), Some(OWNER)).map_err(fail("hand over", &own))?;
-    if block {
-        resize(path, bytes, true)?;
-        fs::set_permissions(path, Permissions::from_mode(0o660)).map_err(fail("set the mode of", path))?;
-        chown(path, Some(OWNER), Some(OWNER)).map_err(fail("hand over", path))?;
-    }
-    Ok(())
+    hand_over(&own).map_err(fail("hand over", path))
+}
+
+fn hand_over(own: &Dir) -> io::Result<()> {
+    own.own(OWNER, OWNER)?;
+    own.set_mode(0o770)
+}
+
+fn make_block(own: &Dir, name: &OsStr, bytes: u64) -> io::Result<()> {
+    let file = match own.create_file(name, 0o660) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => own.open_single(name, Access::ReadWrite)?,
+        made => made?,
+    };
+    extend(&file, bytes)?;
+    Ok(fchown(&file, Some(Uid::from_raw(OWNER)), Some(Gid::from_raw(OWNER)))?)
 }
 
 /// Whether files here can be copied by sharing their blocks.
 pub fn shares(directory: &Path) -> bool {
-    let source = directory.join(".source.probe");
-    let written = fs::write(&source, [7; 4096]).and_then(|()| File::open(&source));
-    let shared = written.is_ok_and(|file| shares_blocks(&file, &directory.join(".target.probe")));
-    let _ = fs::remove_file(source);
-    shared
+    let try_it = || -> io::Result<bool> {
+        let root = Dir::open(directory)?;
+        let (mut source, one) = root.create_temporary(0o600)?;
+        let (target, other) = root.create_temporary(0o600)?;
+        let shared = io::Write::write_all(&mut source, &[7; 4096]).map(|()| shares_blocks(&source, &target));
+        root.remove_file(&one)?;
+        root.remove_file(&other)?;
+        shared
+    };
+    try_it().unwrap_or(false)
 }
 
-/// Makes the volume at `path` with what is in the volume at `like`. Until it is whole it has another name, so that one
-/// that is there is whole. Safe to repeat.
+/// Makes the volume at `path` with what is in the volume at `like`. Until it is whole it has another name, and is root's, so
+/// that one that is there is whole. Safe to repeat.
 pub fn copy(directory: &Path, like: &Path, path: &Path, block: bool, bytes: u64) -> Result<(), FilesError> {
-    let (from, own) = (volume_directory(directory, like)?, volume_directory(directory, path)?);
+    let (from, place) = (Place::of(directory, like)?, Place::of(directory, path)?);
+    check_space(directory, bytes)?;
     if is_there(directory, path)? {
         return Ok(());
     }
-    let name = own.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let partial = directory.join(format!(".{name}{PARTIAL}"));
-    remove(directory, &partial)?;
-    let inner = path.strip_prefix(&own).unwrap_or(Path::new(""));
-    make(directory, &partial.join(inner), block, bytes)?;
-    copy_tree(&from, &partial)?;
-    grow(directory, &if block { partial.join(inner) } else { partial.clone() }, bytes)?;
-    fs::rename(&partial, &own).map_err(fail("finish", &own))
+    let root = open(directory)?;
+    let mut name = OsString::from(".");
+    name.push(place.own);
+    name.push(PARTIAL);
+    let partial = directory.join(&name);
+    root.remove_tree(&name).map_err(fail("remove", &partial))?;
+    let source = root.sub(from.own).map_err(fail("open", like))?;
+    let (own, _) = root.make_one(&name, 0o700).map_err(fail("create", &partial))?;
+    let copied = (|| {
+        let mut walk = Walk { left: MAX_ENTRIES };
+        walk.tree(&source, &own, like, 0)?;
+        let disk = place.file.filter(|_| block).unwrap_or(OsStr::new(DISK));
+        if let Some(file) = disk_of(&own, disk).map_err(fail("open", &partial))? {
+            extend(&file, bytes).map_err(fail("resize", &partial))?;
+        }
+        hand_over(&own).map_err(fail("hand over", &partial))?;
+        root.rename(&name, &root, place.own).map_err(fail("finish", path))
+    })();
+    if copied.is_err() {
+        let _ = root.remove_tree(&name);
+    }
+    copied
 }
 
 /// Whether there is a volume at `path`, which is whole.
 pub fn is_there(directory: &Path, path: &Path) -> Result<bool, FilesError> {
-    Ok(volume_directory(directory, path)?.exists())
+    match open(directory)?.stat(Place::of(directory, path)?.own) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        found => found.map(|_| true).map_err(fail("examine", path)),
+    }
 }
 
 /// Removes what copies that never ended have left.
 pub fn sweep(directory: &Path) {
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().ends_with(PARTIAL) {
-            let _ = fs::remove_dir_all(entry.path());
+    let Ok(root) = Dir::open(directory) else { return };
+    for entry in root.entries().into_iter().flatten().flatten() {
+        if entry.name.to_string_lossy().ends_with(PARTIAL) {
+            let _ = root.remove_tree(&entry.name);
         }
     }
 }
 
-/// Directories, files and links, with their owners. Nothing is followed: what is in a volume belongs to its pods.
-fn copy_tree(from: &Path, to: &Path) -> Result<(), FilesError> {
-    for entry in fs::read_dir(from).map_err(fail("read", from))? {
-        let entry = entry.map_err(fail("read", from))?;
-        let (source, target) = (entry.path(), to.join(entry.file_name()));
-        let about = fs::symlink_metadata(&source).map_err(fail("examine", &source))?;
-        if about.is_dir() {
-            fs::create_dir_all(&target).map_err(fail("create", &target))?;
-            copy_tree(&source, &target)?;
-        } else if about.is_symlink() {
-            let leads_to = fs::read_link(&source).map_err(fail("read", &source))?;
-            symlink(leads_to, &target).map_err(fail("create", &target))?;
-        } else if about.is_file() {
-            let file = File::options().read(true).custom_flags(NO_FOLLOW).open(&source);
-            let file = file.map_err(fail("open", &source))?;
-            let options = File::options().read(true).write(true).create(true).truncate(true).open(&target);
-            let copy = options.map_err(fail("create", &target))?;
-            clone_file(&file, &copy, |_| {}).map_err(fail("copy", &source))?;
-        } else {
-            continue;
+struct Walk {
+    left: u64,
+}
+
+impl Walk {
+    /// Directories, files and links, with their owners. Nothing is followed: what is in a volume belongs to its pods.
+    fn tree(&mut self, from: &Dir, to: &Dir, path: &Path, depth: usize) -> Result<(), FilesError> {
+        if depth > MAX_DEPTH {
+            return Err(FilesError::TooMany(path.to_owned()));
         }
-        if !about.is_symlink() {
-            let mode = Permissions::from_mode(about.permissions().mode());
-            fs::set_permissions(&target, mode).map_err(fail("set the mode of", &target))?;
+        for entry in from.entries().map_err(fail("read", path))? {
+            let name = entry.map_err(fail("read", path))?.name;
+            self.left = self.left.checked_sub(1).ok_or_else(|| FilesError::TooMany(path.to_owned()))?;
+            let path = path.join(&name);
+            let handle = from.handle(&name).map_err(fail("examine", &path))?;
+            let about = fstat(&handle).map_err(|error| fail("examine", &path)(error.into()))?;
+            match FileType::from_raw_mode(about.st_mode) {
+                FileType::Directory => {
+                    let inner = from.sub(&name).map_err(fail("open", &path))?;
+                    let (target, _) = to.make_one(&name, 0o700).map_err(fail("create", &path))?;
+                    self.tree(&inner, &target, &path, depth + 1)?;
+                    // Of what was walked, which need not be what stood there a moment before.
+                    let about = inner.stat_self().map_err(fail("examine", &path))?;
+                    target.own(about.st_uid, about.st_gid).map_err(fail("hand over", &path))?;
+                    target.set_mode(about.st_mode & 0o7777).map_err(fail("set the mode of", &path))?;
+                }
+                FileType::Symlink => {
+                    let made = readlinkat(&handle, "", Vec::new()).and_then(|leads_to| {
+                        symlinkat(&leads_to, to.as_fd(), &name)?;
+                        let (uid, gid) = (Uid::from_raw(about.st_uid), Gid::from_raw(about.st_gid));
+                        chownat(to.as_fd(), &name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
+                    });
+                    made.map_err(|error| fail("copy", &path)(error.into()))?;
+                }
+                FileType::RegularFile => {
+                    let file = open_own(from, &name, depth).map_err(fail("open", &path))?;
+                    let copy = to.create_file(&name, 0o600).map_err(fail("create", &path))?;
+                    clone_file(&file, &copy, |_| {}).map_err(fail("copy", &path))?;
+                    let kept = fstat(&file).and_then(|about| {
+                        fchown(&copy, Some(Uid::from_raw(about.st_uid)), Some(Gid::from_raw(about.st_gid)))?;
+                        fchmod(&copy, Mode::from_raw_mode(about.st_mode & 0o7777))
+                    });
+                    kept.map_err(|error| fail("hand over", &path)(error.into()))?;
+                }
+                _ => {}
+            }
         }
-        lchown(&target, Some(about.uid()), Some(about.gid())).map_err(fail("hand over", &target))?;
+        Ok(())
     }
-    Ok(())
+}
+
+/// Opens a file to be copied. A file system that a guest uses may hold files with several names, which are all in it: a name
+/// is not made over the edge of a mount. Root's files and disks never have more than one.
+fn open_own(from: &Dir, name: &OsStr, depth: usize) -> io::Result<File> {
+    let file = from.open_file(name, Access::Read)?;
+    let about = fstat(&file)?;
+    if about.st_nlink != 1 && (about.st_uid == 0 || (depth == 0 && name == DISK)) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the file has more names than this one"));
+    }
+    Ok(file)
 }
 
 /// Makes the disk in a volume as large as the claim, if there is one and it is smaller.
 pub fn grow(directory: &Path, path: &Path, bytes: u64) -> Result<(), FilesError> {
-    volume_directory(directory, path)?;
-    let disk = if path.is_dir() { path.join(DISK) } else { path.to_owned() };
-    if disk.exists() { resize(&disk, bytes, false) } else { Ok(()) }
+    let place = Place::of(directory, path)?;
+    check_space(directory, bytes)?;
+    let own = open(directory)?.sub(place.own).map_err(fail("open", path))?;
+    match disk_of(&own, place.file.unwrap_or(OsStr::new(DISK))).map_err(fail("open the disk in", path))? {
+        Some(file) => extend(&file, bytes).map_err(fail("resize", path)),
+        None => Ok(()),
+    }
+}
+
+/// The disk in a volume, if there is one. Whoever owns the volume may have put anything in its place.
+pub fn disk_of(own: &Dir, name: &OsStr) -> io::Result<Option<File>> {
+    match own.open_single(name, Access::ReadWrite) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
 }
 
 pub fn remove(directory: &Path, path: &Path) -> Result<(), FilesError> {
-    let own = volume_directory(directory, path)?;
-    match fs::remove_dir_all(&own) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(fail("remove", &own)(error)),
-        _ => Ok(()),
+    open(directory)?.remove_tree(Place::of(directory, path)?.own).map_err(fail("remove", path))
+}
+
+fn extend(file: &File, bytes: u64) -> io::Result<()> {
+    match file.metadata()?.len() < bytes {
+        true => file.set_len(bytes),
+        false => Ok(()),
     }
 }
 
-fn resize(path: &Path, bytes: u64, create: bool) -> Result<(), FilesError> {
-    let file = File::options().create(create).truncate(false).write(true).open(path).map_err(fail("open", path))?;
-    let length = file.metadata().map_err(fail("examine", path))?.len();
-    if length < bytes {
-        file.set_len(bytes).map_err(fail("resize", path))?;
+fn check_space(directory: &Path, bytes: u64) -> Result<(), FilesError> {
+    let space = Space::of(directory).map_err(fail("examine", directory))?;
+    match bytes > space.total {
+        true => Err(FilesError::TooLarge { wanted: bytes, have: space.total, path: directory.to_owned() }),
+        false => Ok(()),
     }
-    Ok(())
 }
 
-/// The volume's own directory, which is one below `directory`. A path from an object never leads elsewhere.
-fn volume_directory(directory: &Path, path: &Path) -> Result<PathBuf, FilesError> {
-    let outside = || FilesError::Outside(path.to_owned());
-    let inner = path.strip_prefix(directory).map_err(|_| outside())?;
-    match inner.components().next() {
-        Some(std::path::Component::Normal(name)) => Ok(directory.join(name)),
-        _ => Err(outside()),
-    }
+fn open(directory: &Path) -> Result<Dir, FilesError> {
+    Dir::open(directory).map_err(fail("open", directory))
 }
 
 fn fail(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FilesError + use<> {
@@ -176,77 +280,5 @@ fn fail(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FilesErr
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn volumes_are_made_grown_and_removed_below_their_directory_only() {
-        let home = tempfile::tempdir().unwrap();
-        let (block, tree) = (home.path().join("pvc-a/block.img"), home.path().join("pvc-b"));
-        if !rustix::process::geteuid().is_root() {
-            return; // Handing over needs root, which the project's tests have.
-        }
-        make(home.path(), &block, true, 1 << 20).unwrap();
-        make(home.path(), &block, true, 1 << 20).unwrap();
-        make(home.path(), &tree, false, 1 << 20).unwrap();
-        assert_eq!(fs::metadata(&block).unwrap().len(), 1 << 20);
-        grow(home.path(), &block, 2 << 20).unwrap();
-        grow(home.path(), &tree, 2 << 20).unwrap();
-        assert_eq!(fs::metadata(&block).unwrap().len(), 2 << 20);
-        assert!(!tree.join(DISK).exists(), "only a disk that is there grows");
-        fs::write(tree.join(DISK), b"x").unwrap();
-        grow(home.path(), &tree, 4096).unwrap();
-        assert_eq!(fs::metadata(tree.join(DISK)).unwrap().len(), 4096);
-        remove(home.path(), &block).unwrap();
-        remove(home.path(), &block).unwrap();
-        assert!(!block.exists() && tree.exists());
-        for path in ["/etc/passwd", "/", ".."] {
-            assert!(matches!(remove(home.path(), Path::new(path)), Err(FilesError::Outside(_))), "{path}");
-        }
-        assert!(matches!(remove(home.path(), home.path()), Err(FilesError::Outside(_))));
-        assert!(matches!(make(home.path(), &tree, false, u64::MAX), Err(FilesError::TooLarge { .. })));
-    }
-
-    #[test]
-    fn a_copy_has_everything_and_is_whole_or_not_there() {
-        let home = tempfile::tempdir().unwrap();
-        if !rustix::process::geteuid().is_root() {
-            return; // As above.
-        }
-        let (tree, copied) = (home.path().join("pvc-a"), home.path().join("pvc-b"));
-        make(home.path(), &tree, false, 4096).unwrap();
-        fs::write(tree.join(DISK), b"content").unwrap();
-        chown(tree.join(DISK), Some(107), Some(1000)).unwrap();
-        fs::create_dir(tree.join("more")).unwrap();
-        fs::write(tree.join("more/file"), b"x").unwrap();
-        symlink("/etc/passwd", tree.join("more/link")).unwrap();
-        // As a copy that was killed leaves it.
-        fs::create_dir(home.path().join(".pvc-b.partial")).unwrap();
-        fs::write(home.path().join(".pvc-b.partial/old"), b"x").unwrap();
-        copy(home.path(), &tree, &copied, false, 8192).unwrap();
-        let disk = fs::read(copied.join(DISK)).unwrap();
-        assert_eq!((&disk[..7], disk.len()), (&b"content"[..], 8192), "the disk grows with the claim");
-        assert_eq!(fs::metadata(copied.join(DISK)).unwrap().gid(), 1000);
-        assert_eq!(fs::read(copied.join("more/file")).unwrap(), b"x");
-        assert_eq!(fs::read_link(copied.join("more/link")).unwrap(), Path::new("/etc/passwd"));
-        assert!(!copied.join("old").exists());
-        fs::write(tree.join(DISK), b"changed").unwrap();
-        copy(home.path(), &tree, &copied, false, 8192).unwrap();
-        assert_eq!(&fs::read(copied.join(DISK)).unwrap()[..7], b"content", "once more changes nothing");
-        let (block, other) = (home.path().join("pvc-c/block.img"), home.path().join("pvc-d/block.img"));
-        make(home.path(), &block, true, 4096).unwrap();
-        fs::write(&block, b"block").unwrap();
-        copy(home.path(), &block, &other, true, 4096).unwrap();
-        assert_eq!(&fs::read(&other).unwrap()[..5], b"block");
-        fs::create_dir(home.path().join(".pvc-e.partial")).unwrap();
-        sweep(home.path());
-        assert!(!home.path().join(".pvc-e.partial").exists() && other.exists());
-    }
-
-    #[test]
-    fn space_is_told_in_percent() {
-        for (total, available, used) in [(100, 100, 0), (100, 10, 90), (100, 0, 100), (0, 0, 0)] {
-            assert_eq!(Space { total, available }.used_percent(), used);
-        }
-    }
-}
+#[path = "files_tests.rs"]
+mod tests;

@@ -78,7 +78,7 @@ async fn write(secrets: &Api<Secret>, mut secret: Secret, wanted: Data) -> Resul
     Ok(())
 }
 
-fn data(secret: &Secret) -> Data {
+pub fn data(secret: &Secret) -> Data {
     let texts = secret.data.iter().flatten();
     texts.filter_map(|(key, bytes)| Some((key.clone(), String::from_utf8(bytes.0.clone()).ok()?))).collect()
 }
