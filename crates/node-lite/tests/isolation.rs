@@ -37,7 +37,9 @@ impl Node {
         assert!(nix::unistd::geteuid().is_root(), "this test makes namespaces: run it as root");
         let root = tempfile::tempdir().unwrap();
         let id = std::process::id();
-        let net = |last: u16| (format!("fd77:{:x}:{number:x}:{last:x}::", id & 0xffff).parse().unwrap(), 64).into();
+        let net = |last: u16| {
+            (format!("fd77:{:x}:{number:x}:{last:x}::", id & 0xffff).parse::<std::net::Ipv6Addr>().unwrap(), 64).into()
+        };
         let config = Config {
             node_name: "test".into(),
             node_ip: "127.0.0.1".parse().unwrap(),

@@ -47,6 +47,11 @@ impl FromStr for Network {
 }
 
 impl Network {
+    /// Its first address, and how many bits of it count.
+    pub fn parts(&self) -> (IpAddr, u8) {
+        (self.address, self.prefix)
+    }
+
     fn contains(&self, address: IpAddr) -> bool {
         let cut = |bits: u128, width: u32| bits.checked_shr(width - u32::from(self.prefix)).unwrap_or(0);
         match (self.address, address) {

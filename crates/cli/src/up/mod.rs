@@ -278,7 +278,8 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         instance: &paths.instance,
     };
     let node_images = images::NodeImages::open(image_settings, client(Identity::NodeLite))?;
-    let node_config = programs::node_config(&paths, &programs, &node_name, node_images)?;
+    let mut node_config = programs::node_config(&paths, &programs, &node_name, node_images)?;
+    node_config.external_ips = arguments.external_ips.iter().map(|network| network.parts().into()).collect();
     let node_lite =
         tokio::spawn(ferrovirt_node_lite::run(client(Identity::NodeLite), node_config.clone(), wait(stopped.clone())));
     let agent_task = {
@@ -318,7 +319,7 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         tracing::warn!(node = node_name, "the node is not schedulable yet; VMs wait for it");
     }
     ready.store(true, Ordering::Release);
-    tokio::spawn(programs.clone().collect(client("up"), paths.clone()));
+    tokio::spawn(programs.clone().collect(client(Identity::Up), paths.clone()));
     tracing::info!(api = %server_url, data_dir = %paths.data_dir.display(), "ready after {} ms", started.elapsed().as_millis());
 
     let down = tokio::select! {

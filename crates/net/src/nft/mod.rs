@@ -119,6 +119,12 @@ impl From<Ipv4Addr> for Net {
     }
 }
 
+impl From<(IpAddr, u8)> for Net {
+    fn from((address, prefix): (IpAddr, u8)) -> Self {
+        Self { address, prefix }
+    }
+}
+
 impl From<(Ipv6Addr, u8)> for Net {
     fn from((address, prefix): (Ipv6Addr, u8)) -> Self {
         Self { address: address.into(), prefix }
