@@ -10,9 +10,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use ferrovirt_disks::budget::Budget;
 use ferrovirt_disks::cloudinit::{CloudInit, DataSource};
 use ferrovirt_disks::containerdisk::find_disk;
 use ferrovirt_disks::store::ImageStore;
+use ferrovirt_disks::unpacker::Unpacker;
 
 /// Generous, because test machines are shared; a healthy boot takes five seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -131,7 +133,7 @@ fn without_data_the_console_says_so() {
 fn the_archive_is_a_container_disk() {
     let disk = image();
     let dir = tempfile::tempdir().unwrap();
-    let store = ImageStore::open(dir.path()).unwrap();
+    let store = ImageStore::open(dir.path(), Unpacker::here(Budget::default())).unwrap();
     store.import(&disk.with_file_name("demo-guest.tar"), None).unwrap();
     let image = store.resolve("ferrovirt/demo-guest").unwrap();
     let found = find_disk(&image.rootfs, None).unwrap();
