@@ -68,8 +68,9 @@ bench-disk: deps build image ## measure imports, clones and guests' disks agains
 	@command -v mkfs.xfs >/dev/null || apt-get install -qq -y xfsprogs
 	cargo run --release --package ferrovirt-e2e --bin bench_disk
 
-bench-net: deps build image ## measure iperf3 between guests against raw QEMU on a bridge
+bench-net: deps build image ## measure iperf3 between guests against raw QEMU on a bridge, and what network policies cost a connection
 	cargo run --release --package ferrovirt-e2e --bin bench_net
+	FERROVIRT_MEASURE=1 cargo test --release --package ferrovirt-node-lite --lib cost_a_new_connection -- --nocapture
 
 fuzz: deps ## libFuzzer on what parses foreign bytes (FUZZ_SECONDS each, FUZZ_TARGETS="dhcp dns" for some)
 	@scripts/fuzz.sh

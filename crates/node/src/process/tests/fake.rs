@@ -64,7 +64,7 @@ impl Fake {
         let child = Command::new("sh")
             .args(["-c", &script, "fake"])
             .arg(own)
-            .args(["--exact", "process::tests::fake::listen", "--ignored", "--nocapture"])
+            .args(["--exact", "process::tests::fake::listen", "--nocapture"])
             // The full path would be too long for an address.
             .current_dir(&sockets)
             .env(SOCKET, protocol::SOCKET_NAME)
@@ -133,7 +133,6 @@ fn make_cgroups(pod: &'static str) -> Vec<PathBuf> {
 
 /// No test: what the processes above run.
 #[test]
-#[ignore = "run by other tests as a process of its own"]
 fn listen() {
     let Some(socket) = std::env::var_os(SOCKET) else { return };
     let listener = UnixListener::bind(socket).unwrap();
