@@ -9,7 +9,17 @@ use anyhow::{Context, Result};
 // In two halves, so that this file does not find itself.
 const MARKER: &str = concat!("//! Root works here below ", "directories of tenants: by descriptor only.");
 /// Modules that may not lose their marker.
-const MARKED: [&str; 0] = [];
+const MARKED: [&str; 9] = [
+    "crates/cdi/src/cache.rs",
+    "crates/node-lite/src/payload.rs",
+    "crates/node-lite/src/storage/files.rs",
+    "crates/node-lite/src/storage/usage.rs",
+    "crates/node-lite/src/sub_path.rs",
+    "crates/node-lite/src/volume_dirs.rs",
+    "crates/node-lite/src/volumes.rs",
+    "crates/node/src/streams.rs",
+    "crates/node/src/tun.rs",
+];
 const PATH_CALLS: [&str; 29] = [
     "fs::read(",
     "fs::read_to_string(",

@@ -7,7 +7,7 @@ use std::{
     fs,
     io::Write,
     net::IpAddr,
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -40,6 +40,7 @@ impl Pki {
     pub fn open(data_dir: &Path) -> Result<Self> {
         let directory = data_dir.join("pki");
         fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o700))?;
         let ca = authority(&directory, "ca", "ferrovirt-ca")?;
         Ok(Self { directory, ca })
     }
