@@ -165,8 +165,9 @@ fn an_editors_pod_reaches_nothing_of_the_host(host: &Host) -> Result<()> {
         if made.succeeded() {
             let stored = wait::until(&format!("pod/{name} to be told why it does not run"), wait::SOON, || {
                 let pod = mallory.get("pod", &name)?;
-                let waiting = &pod["status"]["containerStatuses"][0]["state"]["waiting"];
-                let told = waiting["message"].is_string() || pod["status"]["message"].is_string();
+                let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+                let told =
+                    conditions.any(|condition| condition["message"].as_str().is_some_and(|m| m.contains(TENANT)));
                 Ok(if told { Seen::Yes(pod.clone()) } else { Seen::Not(format!("{:#}", pod["status"])) })
             })?;
             let by = &stored["metadata"]["annotations"]["ferrovirt.io/created-by"];
@@ -185,11 +186,12 @@ fn an_editor_cannot_pose_as_a_controller(host: &Host) -> Result<()> {
         Ok(mallory.kubectl(&[&["auth", "can-i"], words].concat(), "")?.stdout.trim() == "yes")
     };
     for words in [
-        &["create", "pods/privileged"][..],
+        &["create", "pods", "--subresource=privileged"][..],
+        &["create", "pods", "--subresource=hostpath"],
+        &["create", "pods", "--subresource=ids"],
+        &["create", "pods", "--subresource=binding"],
+        &["patch", "pods", "--subresource=status"],
         &["create", "persistentvolumes"],
-        &["patch", "virtualmachineinstances/status"],
-        &["patch", "pods/status"],
-        &["create", "pods/binding"],
         &["patch", "namespaces"],
         &["create", "network-attachment-definitions.k8s.cni.cncf.io"],
         &["create", "validatingwebhookconfigurations"],
@@ -198,9 +200,9 @@ fn an_editor_cannot_pose_as_a_controller(host: &Host) -> Result<()> {
         &["impersonate", "users"],
         &["create", "clusterrolebindings"],
         &["create", "rolebindings"],
-        &["patch", "services/status"],
+        &["patch", "services", "--subresource=status"],
         &["get", "secrets", "--namespace=kubevirt"],
-        &["create", "serviceaccounts/token", "--namespace=kubevirt"],
+        &["create", "serviceaccounts", "--subresource=token", "--namespace=kubevirt"],
     ] {
         ensure!(!may(words)?, "edit may {words:?}");
     }

@@ -18,7 +18,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::SigSet;
-use nix::unistd::{Gid, Uid};
+use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 use rustix::thread::{CapabilitiesSecureBits, CapabilitySet, CapabilitySets};
@@ -95,7 +95,7 @@ fn run(dir: &PodDir) -> Result<std::convert::Infallible, InitError> {
     rootfs::assemble(&plan)?;
     change_root(&plan.staging)?;
     for (mount, tree) in plan.mounts.iter().zip(volumes) {
-        attach(mount, &tree)?;
+        attach(&plan, mount, &tree)?;
     }
     let null = File::open("/dev/null").map_err(fail("open", "/dev/null"))?;
     nix::unistd::dup2_stdin(&null).map_err(fail_errno("open", "standard input"))?;
@@ -178,23 +178,23 @@ fn change_root(root: &Path) -> Result<(), InitError> {
     std::env::set_current_dir("/").map_err(fail("change to", "/"))
 }
 
-fn attach(plan: &MountPlan, tree: &OwnedFd) -> Result<(), InitError> {
+fn attach(pod: &InitPlan, plan: &MountPlan, tree: &OwnedFd) -> Result<(), InitError> {
     let is_dir = rustix::fs::fstat(tree)
         .map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())
         .map_err(|e| fail("examine", &plan.source)(e.into()))?;
-    if is_dir {
-        fs::create_dir_all(&plan.target).map_err(fail("create", &plan.target))?;
-    } else {
-        if let Some(parent) = plan.target.parent() {
-            fs::create_dir_all(parent).map_err(fail("create", parent))?;
+    let made = match make_place(&plan.target, is_dir) {
+        // Inside of a volume that shows its files to the pod's users, the host's root is nobody who could own one.
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::OVERFLOW.raw_os_error()) => {
+            let (uid, gid) = pod.host_user();
+            let before = (setfsgid(Gid::from_raw(gid)), setfsuid(Uid::from_raw(uid)));
+            let made = make_place(&plan.target, is_dir);
+            setfsuid(before.1);
+            setfsgid(before.0);
+            made
         }
-        OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(&plan.target)
-            .map(drop)
-            .map_err(fail("create", &plan.target))?;
-    }
+        made => made,
+    };
+    made.map_err(fail("create", &plan.target))?;
     move_mount(tree, "", CWD, &plan.target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
         .map_err(|e| fail("mount", &plan.target)(e.into()))?;
     if !plan.follow_host {
@@ -202,6 +202,17 @@ fn attach(plan: &MountPlan, tree: &OwnedFd) -> Result<(), InitError> {
             .map_err(fail_errno("detach", &plan.target))?;
     }
     rootfs::restrict(&plan.target, plan.read_only)
+}
+
+/// What a volume is mounted on.
+fn make_place(target: &Path, is_dir: bool) -> io::Result<()> {
+    if is_dir {
+        return fs::create_dir_all(target);
+    }
+    if let Some(parent) = target.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    OpenOptions::new().append(true).create(true).open(target).map(drop)
 }
 
 pub(crate) fn drop_privileges(plan: &InitPlan) -> Result<(), InitError> {

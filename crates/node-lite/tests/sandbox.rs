@@ -271,7 +271,16 @@ async fn two_machines_share_no_user() {
     let script = "umask 077; id -u > /var/run/kubevirt/sockets/own; echo up; while :; do sleep 0.05; done";
     let mut pods = Vec::new();
     for uid in ["left", "right"] {
-        let plan = node.prepare(uid, script).await;
+        let mut plan = node.prepare(uid, script).await;
+        // A volume inside of another one, as a claim's is: what it is mounted on is made where the host's root is nobody.
+        let inner = node.sandboxes.dir(uid).volume("kubernetes.io~empty-dir", "inner");
+        fs::create_dir_all(&inner).unwrap();
+        std::os::unix::fs::chown(&inner, Some(107), Some(107)).unwrap();
+        plan.mounts.push(MountPlan {
+            source: inner,
+            target: "/var/run/kubevirt/sockets/a/b".into(),
+            ..plan.mounts[0].clone()
+        });
         pods.push((uid, node.sandboxes.start(&plan).await.unwrap()));
         until("the pod is up", || if node.log(uid).contains("up") { Ok(()) } else { Err(node.log(uid)) }).await;
     }
