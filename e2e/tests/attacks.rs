@@ -70,7 +70,8 @@ impl<'a> Mallory<'a> {
 
     fn kubectl(&self, arguments: &[&str], input: &str) -> Result<Outcome> {
         let own = ["--kubeconfig", &self.config, "--namespace", TENANT];
-        self.host.try_kubectl(&[arguments, &own].concat(), input)
+        // Before the rest, so that a case can name another namespace.
+        self.host.try_kubectl(&[&own, arguments].concat(), input)
     }
 
     fn create(&self, object: &Value) -> Result<Outcome> {

@@ -86,8 +86,8 @@ impl Rules {
             false => cost::of(&self.schema, object, old),
         };
         let result = match cost {
-            0..=CHEAP => in_room(),
-            ..=BUDGET => aside(in_room).flatten(),
+            cost if cost <= CHEAP => in_room(),
+            cost if cost <= BUDGET => aside(in_room).flatten(),
             _ => return Some(Err(TooExpensive)),
         }?;
         Some(Ok(result.err().map(|errors| errors.into_vec()).unwrap_or_default()))

@@ -85,6 +85,9 @@ pub(super) fn program(table: &str, pods: u32, facts: &Facts) -> Program {
     plan.program
 }
 
+/// A namespace, its policies that select a pod, and the pod's named ports.
+type ChainKey<'a> = (&'a str, Vec<usize>, Direction, &'a [(String, u8, u16)]);
+
 struct Plan<'a> {
     facts: &'a Facts,
     program: Program,
@@ -124,7 +127,7 @@ impl<'a> Plan<'a> {
         let mut maps: BTreeMap<(Direction, u8), Vec<(Key, String)>> = BTreeMap::new();
         let mut selves: BTreeMap<u8, Vec<Key>> = BTreeMap::new();
         // Pods of a namespace that the same policies select, with the same ports, get the same answer.
-        let mut known: HashMap<(&str, Vec<usize>, Direction, &[(String, u8, u16)]), String> = HashMap::new();
+        let mut known: HashMap<ChainKey<'_>, String> = HashMap::new();
         for pod in &self.facts.pods {
             let Some(policies) = self.policies.get(pod.namespace.as_str()).cloned() else { continue };
             let mut isolated = false;
