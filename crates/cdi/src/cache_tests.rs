@@ -65,7 +65,7 @@ fn what_an_importer_leaves_is_copied_under_the_digest_that_it_has() {
     scene.cache.keep("e", left).unwrap();
     let digest = hex(&Sha256::digest(b"content"));
     let name = format!("{SAID}.{digest}.image");
-    assert_eq!(scene.kept("e"), [name.clone()]);
+    assert_eq!(scene.kept("e"), std::slice::from_ref(&name));
     assert!(scene.cache.has("e"));
     assert_eq!(digest_of(&name, SAID), Some(digest.as_str()));
     assert_eq!(digest_of(&name, &"b".repeat(64)), None);
@@ -84,7 +84,8 @@ fn what_an_importer_leaves_is_copied_under_the_digest_that_it_has() {
 fn an_importer_that_leaves_links_shows_no_file_of_the_host() {
     let scene = Scene::new();
     scene.cache.prepare("e").unwrap();
-    let put: [(&str, fn(&Path, &Path)); 3] = [
+    type Put = fn(&Path, &Path);
+    let put: [(&str, Put); 3] = [
         ("link", |secret, image| symlink(secret, image).unwrap()),
         ("second", |secret, image| fs::hard_link(secret, image).unwrap()),
         ("fifo", |_, image| rustix::fs::mkfifoat(rustix::fs::CWD, image, 0o666.into()).unwrap()),

@@ -202,7 +202,7 @@ async fn an_image_over_its_budget_is_not_brought() {
 async fn a_layer_that_is_not_what_its_digest_says_is_not_used() {
     let dir = tempfile::tempdir().unwrap();
     let (real, forged) = (layer("a", b"real"), layer("a", b"evil"));
-    let mut registry = Registry::new(&[real.clone()], |layer| layer.len() as u64);
+    let mut registry = Registry::new(std::slice::from_ref(&real), |layer| layer.len() as u64);
     let mut files = (*registry.files).clone();
     files.insert(format!("/v2/demo/blobs/{}", Digest::of(&real)), forged);
     registry.files = Arc::new(files);
@@ -232,7 +232,7 @@ async fn a_private_image_is_asked_for_with_each_pods_own_login() {
     let grant = |digest: &Digest| granted.lock().unwrap().push(digest.clone());
     let image = puller.pull(&name, &alice, &listed(&name), false, &grant).await.unwrap();
     let digest: Digest = image.digest.parse().unwrap();
-    assert_eq!(*granted.lock().unwrap(), [digest.clone()]);
+    assert_eq!(*granted.lock().unwrap(), std::slice::from_ref(&digest));
     let registries = listed(&name);
     puller.allows(&name, &digest, &alice, &registries).await.unwrap();
     let mallory = Credentials::default();

@@ -1,5 +1,7 @@
 //! Clients that mean no good, against a listener with small limits.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -76,7 +76,7 @@ impl Collector {
             Ok(images) => images.into_iter().map(|image| (last_used(&image), image)).collect(),
             Err(error) => return tracing::warn!(%error, "cannot list images"),
         };
-        images.sort_by(|a, b| a.0.cmp(&b.0));
+        images.sort_by_key(|image| image.0);
         let mut gone = HashSet::new();
         for (used, image) in &images {
             let hex = image.digest.trim_start_matches("sha256:");

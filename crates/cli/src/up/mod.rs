@@ -312,7 +312,10 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     };
     let reload: control::Reload = {
         let paths = paths.clone();
-        Arc::new(move || Ok(revocations.replace(revocations::read(&paths)?)))
+        Arc::new(move || {
+            revocations.replace(revocations::read(&paths)?);
+            Ok(())
+        })
     };
     control::listen(&paths.control_socket(), control::Answers { status, downs: down_sender, backup, reload })?;
     if tokio::time::timeout(NODE_DEADLINE, schedulable(client(Identity::Up), &node_name)).await.is_err() {

@@ -15,7 +15,10 @@ fn limits() -> Limits {
     }
 }
 
-fn view(namespace: &str, name: &str, spec: Value, slices: &[(&str, &str, &[(&str, bool)])]) -> View {
+/// The slice's name, its port's, and addresses with whether they are ready.
+type Slice<'a> = (&'a str, &'a str, &'a [(&'a str, bool)]);
+
+fn view(namespace: &str, name: &str, spec: Value, slices: &[Slice<'_>]) -> View {
     let service = json!({ "metadata": { "name": name, "namespace": namespace }, "spec": spec });
     let slice = |(slice, port, addresses): &(&str, &str, &[(&str, bool)])| {
         let endpoints: Vec<_> = addresses
@@ -44,7 +47,7 @@ fn ports_lead_to_ready_endpoints() {
             { "name": "dns", "port": 53, "protocol": "UDP" },
         ],
     });
-    let slices: &[(&str, &str, &[(&str, bool)])] = &[
+    let slices: &[Slice<'_>] = &[
         ("web-a", "http", &[("10.42.0.3", true), ("10.42.0.2", true), ("10.42.0.4", false)]),
         ("other", "admin", &[("10.42.0.9", true)]),
     ];

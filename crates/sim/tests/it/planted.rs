@@ -12,7 +12,7 @@ use crate::support::*;
 fn predicted(vmi: &VirtualMachineInstance) -> String {
     const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let fold = |state: u32, byte: u8| (state ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-    let mut state = vmi.uid().unwrap().bytes().fold(0x811c_9dc5, fold);
+    let mut state = vmi.uid().unwrap_or_default().bytes().fold(0x811c_9dc5, fold);
     let mut name = format!("virt-launcher-{}-", vmi.name_any());
     for _ in 0..5 {
         name.push(char::from(ALPHABET[(state % ALPHABET.len() as u32) as usize]));

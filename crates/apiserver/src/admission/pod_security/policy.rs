@@ -123,7 +123,8 @@ mod tests {
 
     #[test]
     fn labels_are_read_as_upstream_reads_them() {
-        let cases: &[(&[(&str, &str)], &str, usize)] = &[
+        type Labels = &'static [(&'static str, &'static str)];
+        let cases: &[(Labels, &str, usize)] = &[
             (&[], "baseline:latest privileged:latest privileged:latest", 0),
             (&[("enforce", "privileged")], "privileged:latest privileged:latest privileged:latest", 0),
             (&[("enforce", "restricted")], "restricted:latest privileged:latest restricted:latest", 0),
