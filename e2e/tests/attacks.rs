@@ -35,12 +35,18 @@ const CASES: &[Case] = &[
     ("upload_pods_carry_no_secret", upload_pods_carry_no_secret),
     ("a_guest_does_not_reach_the_host", a_guest_does_not_reach_the_host),
     ("the_tenant_leaves_nothing_behind", the_tenant_leaves_nothing_behind),
+    ("no_part_of_the_host_lacks_a_right", no_part_of_the_host_lacks_a_right),
 ];
 
 const TENANT: &str = "mallory";
 
 const EMBEDDED_ONLY: &[(&str, &str)] = &[
     ("an_editors_pod_reaches_nothing_of_the_host", "a cluster runs pods of users; its own Pod Security judges them"),
+    (
+        "a_launchers_pod_is_not_its_owners_to_change",
+        "who made a pod is stamped by the embedded API; clusters guard privileged launchers",
+    ),
+    ("no_part_of_the_host_lacks_a_right", "a cluster's parts have these very roles, and its suites would fail"),
     ("another_tenants_volume_is_not_mounted", "volumes are bound by the cluster's own controllers"),
     ("traffic_of_others_is_not_taken", "services are the cluster's own"),
     ("a_guest_does_not_reach_the_host", "the cluster's network decides what pods reach on nodes"),
@@ -274,11 +280,9 @@ fn a_launchers_pod_is_not_its_owners_to_change(host: &Host) -> Result<()> {
         let after = mallory.get("pod", name)?;
         ensure!(after["metadata"]["annotations"]["ferrovirt.io/created-by"] == *before, "its maker can be rewritten");
     }
-    if host.cluster().is_none() {
-        let image = json!([{ "op": "replace", "path": "/spec/containers/0/image", "value": "ferrovirt:latest" }]);
-        let said = mallory.kubectl(&["patch", "pod", name, "--type=json", "-p", &image.to_string()], "")?;
-        ensure!(!said.succeeded(), "an editor changes what a launcher's pod runs: {said}");
-    }
+    let image = json!([{ "op": "replace", "path": "/spec/containers/0/image", "value": "ferrovirt:latest" }]);
+    let said = mallory.kubectl(&["patch", "pod", name, "--type=json", "-p", &image.to_string()], "")?;
+    ensure!(!said.succeeded(), "an editor changes what a launcher's pod runs: {said}");
     mallory.running("evil").map(drop)
 }
 
@@ -461,4 +465,49 @@ fn the_tenant_leaves_nothing_behind(host: &Host) -> Result<()> {
     host.kubectl(&["delete", "namespace", TENANT])?;
     host.kubectl(&["delete", "vm", "victim"])?;
     host.wait_gone("vmi", "victim")
+}
+
+/// The parts of a host have the chart's roles. What a role lacks shows as a refusal in the audit log, and not before a cluster.
+fn no_part_of_the_host_lacks_a_right(_: &Host) -> Result<()> {
+    let directory = tempfile::Builder::new().prefix("fv-audit-").tempdir_in("/tmp")?;
+    let log = directory.path().join("audit.log");
+    let arguments = vec!["--audit-log".into(), log.display().to_string()];
+    let host = Host::start_with(Options { arguments, ..Options::default() })?;
+    host.apply(&json!({
+        "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "metadata": { "name": "d", "namespace": "default" },
+        "spec": { "source": { "blank": {} }, "storage": { "resources": { "requests": { "storage": "16Mi" } } } },
+    }))?;
+    let mut vm = manifest::vm("all", "Always");
+    let spec = &mut vm["spec"]["template"]["spec"];
+    let disk = json!({ "name": "data", "disk": { "bus": "virtio" } });
+    spec["domain"]["devices"]["disks"].as_array_mut().context("no disks")?.push(disk);
+    let volume = json!({ "name": "data", "dataVolume": { "name": "d" } });
+    spec["volumes"].as_array_mut().context("no volumes")?.push(volume);
+    host.apply(&vm)?;
+    host.apply(&json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": { "name": "all", "namespace": "default" },
+        "spec": { "selector": { "kubevirt.io/vm": "all" }, "ports": [{ "port": 80 }] },
+    }))?;
+    host.wait_running("all")?;
+    host.ferrovirt(&["restart", "all"])?;
+    host.ferrovirt(&["delete", "vm", "all"])?;
+    host.kubectl(&["delete", "dv", "d"])?;
+    host.down()?;
+    let mode = fs::metadata(&log)?.permissions().mode() & 0o777;
+    ensure!(mode == 0o600, "the audit log has the mode {mode:o}");
+    let text = fs::read_to_string(&log)?;
+    let mut parts = 0;
+    for line in text.lines() {
+        let event: Value = serde_json::from_str(line)?;
+        let user = event["user"]["username"].as_str().unwrap_or_default();
+        if !["system:serviceaccount:kubevirt:", "system:node:", "system:ferrovirt:"].iter().any(|p| user.starts_with(p))
+        {
+            continue;
+        }
+        parts += 1;
+        ensure!(event["responseStatus"]["code"] != 403, "{user} lacks a right: {line}");
+        ensure!(!event["user"]["groups"].to_string().contains("system:masters"), "{user} is a master of everything");
+    }
+    ensure!(parts > 100, "the host's own parts asked {parts} times only: are they in the log?");
+    Ok(())
 }
