@@ -122,10 +122,7 @@ async fn run(verb: &str, arguments: Common, options: Vec<u8>, paused: bool) -> R
             "stop" => wait::until_status(&vms, name, &label, "Stopped").await?,
             "start" if paused => wait::until_status(&vms, name, &label, "Paused").await?,
             // What the VM says of itself may still be about the instance that goes.
-            "restart" => {
-                wait::until_another_runs(&vmis, name, before.as_deref(), &label).await?;
-                wait::until_ready(&vms, name, &label).await?;
-            }
+            "restart" => wait::until_another_runs(&vmis, name, before.as_deref(), &label).await?,
             _ => wait::until_ready(&vms, name, &label).await?,
         }
     }

@@ -42,12 +42,14 @@ pub async fn until_gone(api: &Api<DynamicObject>, name: &str, uid: Option<&str>,
     .await
 }
 
-/// Waits until an instance other than the one with this uid runs, or has ended already.
+/// Waits until an instance other than the one with this uid runs, or has ended already. Whether it is ready is another question,
+/// which its probes may take long to answer.
 pub async fn until_another_runs(api: &Api<DynamicObject>, name: &str, uid: Option<&str>, label: &str) -> Result<()> {
     follow(api, name, |object| match object {
         Some(object) if object.metadata.uid.as_deref() != uid => {
             match object.data["status"]["phase"].as_str().unwrap_or_default() {
-                "Running" | "Succeeded" | "Failed" => Verdict::Done,
+                "Running" | "Succeeded" => Verdict::Done,
+                "Failed" => Verdict::Failed(format!("{label} does not start; `ferrovirt why {name}` says why")),
                 phase => Verdict::Wait(format!("{label}: {phase}")),
             }
         }
