@@ -12,7 +12,7 @@ export FERROVIRT_BIN_DIR ?= $(CARGO_TARGET_DIR)/dist
 export FERROVIRT_GUEST_DIR ?= $(FERROVIRT_CACHE)/guest
 export PREFIX ?= /usr/local
 
-.PHONY: help up down deps build fuzz image debian-image clients test lint bench bench-api bench-console bench-disk bench-net bench-scale nightly selftest-debian13 images conformance client-matrix differential kubernetes-up kubernetes-down e2e-kubernetes bench-kubernetes deny gen
+.PHONY: help up down deps build fuzz image debian-image clients test lint bench bench-api bench-console bench-disk bench-net bench-scale bench-versus nightly selftest-debian13 images conformance client-matrix differential kubernetes-up kubernetes-down e2e-kubernetes bench-kubernetes deny gen bench-load
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -57,6 +57,10 @@ bench-api: deps build ## the API against kube-apiserver and etcd; one table, als
 	cargo run --release --package ferrovirt-e2e --bin bench_api -- \
 		--kubernetes "$$(scripts/kubernetes/build.sh)" --json $(CARGO_TARGET_DIR)/bench-api.json
 
+bench-load: deps build ## what services, quotas and many objects cost those who write; VERSUS=DIRECTORY measures the programs there, too
+	cargo run --release --package ferrovirt-e2e --bin bench_load -- \
+		--json $(CARGO_TARGET_DIR)/bench-load.json $(if $(VERSUS),--versus $(VERSUS))
+
 bench-scale: deps build image ## 30 real VMs that start paused, then 8,000 simulated ones beside KubeVirt's figures
 	cargo run --release --package ferrovirt-e2e --bin paused
 	cargo run --release --package ferrovirt-sim --bin bench-scale
@@ -71,6 +75,9 @@ bench-disk: deps build image ## measure imports, clones and guests' disks agains
 bench-net: deps build image ## measure iperf3 between guests against raw QEMU on a bridge, and what network policies cost a connection
 	cargo run --release --package ferrovirt-e2e --bin bench_net
 	FERROVIRT_MEASURE=1 cargo test --release --package ferrovirt-node-lite --lib cost_a_new_connection -- --nocapture
+
+bench-versus: deps build image ## an older build against this one, by turns: make bench-versus BASE=commit
+	@scripts/bench-versus.sh "$(BASE)"
 
 fuzz: deps ## libFuzzer on what parses foreign bytes (FUZZ_SECONDS each, FUZZ_TARGETS="dhcp dns" for some)
 	@scripts/fuzz.sh

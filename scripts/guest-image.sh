@@ -17,7 +17,7 @@ set -euo pipefail
 GUEST_BUILD_PACKAGES="cpio e2fsprogs qemu-utils gcc libc6-dev"
 
 # What the guest is made of; the kernel is the dependency of a meta package.
-GUEST_PACKAGES="busybox dropbear-bin libc6 libcrypt1 zlib1g libtomcrypt1 libtommath1 libgmp10"
+GUEST_PACKAGES="busybox dropbear-bin openssh-client openssh-sftp-server libc6 libcrypt1 zlib1g libtomcrypt1 libtommath1 libgmp10"
 KERNEL_META="linux-image-cloud-amd64"
 # Run from where they are unpacked.
 TOOL_PACKAGES="syslinux syslinux-common mtools"
@@ -146,7 +146,7 @@ make_root() {
     say "making the root file system"
     root=$work/root
     local lib=$work/pkg/lib/x86_64-linux-gnu usr=$work/pkg/usr/lib/x86_64-linux-gnu name file
-    mkdir -p "$root"/{bin,sbin,usr/bin,usr/sbin,etc/dropbear,lib64,lib/x86_64-linux-gnu,dev,proc,sys,run,tmp,root,home,mnt,var/log,var/lib/cloud}
+    mkdir -p "$root"/{bin,sbin,usr/bin,usr/sbin,etc/dropbear,usr/lib/openssh,lib64,lib/x86_64-linux-gnu,dev,proc,sys,run,tmp,root,home,mnt,var/log,var/lib/cloud}
     ln -s /run "$root/var/run"
     ln -s /run/resolv.conf "$root/etc/resolv.conf"
     ln -s /proc/mounts "$root/etc/mtab"
@@ -167,6 +167,10 @@ make_root() {
     chmod 4755 "$root/usr/bin/sudo"
 
     cp "$work/pkg/usr/sbin/dropbear" "$root/usr/sbin/dropbear"
+    # For copies of files, by the new protocol and by the old one. dropbear looks for the server at either place.
+    cp "$work/pkg/usr/lib/openssh/sftp-server" "$root/usr/lib/openssh/sftp-server"
+    ln -s openssh/sftp-server "$root/usr/lib/sftp-server"
+    cp "$work/pkg/usr/bin/scp" "$root/usr/bin/scp"
     cp -L "$lib/ld-linux-x86-64.so.2" "$root/lib64/"
     for name in libc.so.6 libresolv.so.2 libcrypt.so.1 libz.so.1 libtomcrypt.so.1 libtommath.so.1 libgmp.so.10; do
         file=$lib/$name

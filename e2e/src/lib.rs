@@ -11,6 +11,7 @@
 pub mod cluster;
 pub mod command;
 pub mod console;
+pub mod figures;
 pub mod host;
 pub mod leftovers;
 pub mod liar;

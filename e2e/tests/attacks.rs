@@ -33,6 +33,7 @@ const CASES: &[Case] = &[
     ("traffic_of_others_is_not_taken", traffic_of_others_is_not_taken),
     ("probes_reach_nothing_but_their_guest", probes_reach_nothing_but_their_guest),
     ("upload_pods_carry_no_secret", upload_pods_carry_no_secret),
+    ("clone_pods_carry_no_secret", clone_pods_carry_no_secret),
     ("a_guest_does_not_reach_the_host", a_guest_does_not_reach_the_host),
     ("the_tenant_leaves_nothing_behind", the_tenant_leaves_nothing_behind),
     ("no_part_of_the_host_lacks_a_right", no_part_of_the_host_lacks_a_right),
@@ -403,6 +404,52 @@ fn upload_pods_carry_no_secret(host: &Host) -> Result<()> {
         }
     }
     mallory.kubectl(&["delete", "dv", "uploaded"], "")?.success().map(drop)
+}
+
+/// A disk goes from one namespace to another. Both pods are seen from their making to their end.
+fn clone_pods_carry_no_secret(host: &Host) -> Result<()> {
+    Mallory::new(host)?;
+    let disk = |name: &str, namespace: &str, source: Value| {
+        json!({
+            "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume",
+            "metadata": { "name": name, "namespace": namespace },
+            "spec": { "source": source, "storage": { "resources": { "requests": { "storage": "16Mi" } } } },
+        })
+    };
+    let succeeded = |name: &str, namespace: &str| {
+        wait::until(&format!("{namespace}/{name} to be filled"), wait::BOOT, || {
+            let phase = host.kubectl(&["get", "dv", name, "-n", namespace, "-o", "jsonpath={.status.phase}"])?;
+            ensure!(phase != "Failed", "{namespace}/{name} failed");
+            Ok(if phase == "Succeeded" { Seen::Yes(()) } else { Seen::Not(phase) })
+        })
+    };
+    host.apply(&disk("golden", "default", json!({ "blank": {} })))?;
+    succeeded("golden", "default")?;
+    let seen = host.work_dir().join("seen-pods");
+    let mut watch = host.command("kubectl");
+    watch.args(["get", "pods", "--all-namespaces", "--watch", "-o", "jsonpath={.metadata.name} {.spec}{\"\\n\"}"]);
+    let mut watch = watch.stdout(fs::File::create(&seen)?).spawn()?;
+    host.apply(&disk("copy", TENANT, json!({ "pvc": { "namespace": "default", "name": "golden" } })))?;
+    let done = succeeded("copy", TENANT);
+    watch.kill()?;
+    watch.wait()?;
+    done?;
+    let seen = fs::read_to_string(&seen)?;
+    let pods: Vec<&str> = seen.lines().filter(|line| line.contains("FERROVIRT_IMPORT")).collect();
+    for what in ["clone-source-", "https://"] {
+        ensure!(pods.iter().any(|pod| pod.contains(what)), "no pod with {what} was seen: {seen}");
+    }
+    for pod in pods {
+        ensure!(!pod.contains("Bearer") && !pod.contains("\\\"token"), "a pod shows what opens a disk: {pod}");
+        ensure!(!pod.contains("http://"), "a disk goes in clear: {pod}");
+    }
+    // What let the importer in goes with the pods.
+    wait::until("the secrets of the clone to go", wait::BOOT, || {
+        let secrets = host.kubectl(&["get", "secrets", "--all-namespaces", "-o", "name"])?;
+        Ok(if secrets.contains("/clone-") { Seen::Not(secrets) } else { Seen::Yes(()) })
+    })?;
+    host.kubectl(&["delete", "dv", "copy", "-n", TENANT])?;
+    host.kubectl(&["delete", "dv", "golden", "-n", "default"]).map(drop)
 }
 
 /// A root shell in a guest, and a service of the host that listens on all addresses.

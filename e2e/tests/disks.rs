@@ -33,6 +33,7 @@ const CASES: &[Case] = &[
     ("clones_from_other_namespaces_need_a_right", sources::clones_from_other_namespaces_need_a_right),
     ("a_killed_import_goes_on", a_killed_import_goes_on),
     ("a_vm_from_a_template_keeps_its_disk", a_vm_from_a_template_keeps_its_disk),
+    ("a_volume_that_waits_is_filled_for_its_vm", a_volume_that_waits_is_filled_for_its_vm),
 ];
 
 fn main() -> ExitCode {
@@ -475,6 +476,27 @@ fn importer(host: &Host, volume: &str) -> Result<Process> {
 }
 
 /// A disk from a web server, one from a registry and one that stock virtctl brought: what the guests write stays.
+/// Nobody uses it: it waits. A VM that starts with it starts from the image, not from an empty disk.
+fn a_volume_that_waits_is_filled_for_its_vm(host: &Host) -> Result<()> {
+    let (_web, base) = serve_demo(host, "waits", None)?;
+    let source = json!({ "http": { "url": format!("{base}/demo.qcow2") } });
+    let mut vm = with_template(manifest::vm("first-user", "Halted"), "first-user", &source);
+    vm["spec"]["dataVolumeTemplates"][0]["spec"]["storage"]["storageClassName"] = "local-wait".into();
+    host.apply(&vm)?;
+    let phase = |wanted: &'static str| move |volume: &Value| volume["status"]["phase"] == wanted;
+    host.wait_for("dv", "first-user", "waiting for its first user", phase("WaitForFirstConsumer"))?;
+    ensure!(host.object("pod", "importer-first-user")?.is_none(), "it is filled for nobody");
+    host.ferrovirt(&["start", "first-user"])?;
+    host.wait_for("dv", "first-user", "filled", phase("Succeeded"))?;
+    let vmi = host.wait_running("first-user")?;
+    let ready = vmi["status"]["conditions"].as_array().into_iter().flatten().find(|c| c["type"] == "DataVolumesReady");
+    ensure!(ready.is_some_and(|ready| ready["status"] == "True"), "{}", vmi["status"]["conditions"]);
+    let mut console = host.console("first-user")?;
+    console.login("first-user")?;
+    console.leave()?;
+    host.kubectl(&["delete", "vm", "first-user"]).map(drop)
+}
+
 fn a_vm_from_a_template_keeps_its_disk(host: &Host) -> Result<()> {
     let (_web, base) = serve_demo(host, "template", None)?;
     let source = json!({ "http": { "url": format!("{base}/demo.qcow2") } });

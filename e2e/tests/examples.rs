@@ -175,9 +175,9 @@ fn replicas_are_ready(host: &Host) -> Result<()> {
 fn the_others_say_why_not(host: &Host) -> Result<()> {
     let said = host.try_kubectl(&["create", "-f", &example("vmi-host-disk")], "")?.failure()?;
     ensure!(said.contains("spec.volumes[0]") && said.contains("HostDisk"), "{said}");
-    for kept in ["csmall", "migration-job"] {
-        host.kubectl(&["create", "-f", &example(kept)])?;
-    }
+    host.kubectl(&["create", "-f", &example("csmall")])?;
+    let said = host.try_kubectl(&["create", "-f", &example("migration-job")], "")?.failure()?;
+    ensure!(said.contains("spec.vmiName") && said.contains("does not exist"), "{said}");
     let outcome = host.try_kubectl(&["create", "-f", &example("vm-cirros-csmall")], "")?;
     ensure!(
         outcome.succeeded() && outcome.stderr.contains("Warning") && outcome.stderr.contains("spec.instancetype"),

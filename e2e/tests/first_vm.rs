@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 const CASES: &[Case] = &[
     ("boots_from_a_manifest", boots_from_a_manifest),
     ("console_reaches_a_login", console_reaches_a_login),
+    ("the_boot_log_is_kept", the_boot_log_is_kept),
     ("network_reaches_the_guest", network_reaches_the_guest),
     ("says_how_it_came_alive", says_how_it_came_alive),
     ("runs_apart_and_without_root", runs_apart_and_without_root),
@@ -29,12 +30,16 @@ fn main() -> ExitCode {
 fn boots_from_a_manifest(host: &Host) -> Result<()> {
     let said = host.ferrovirt(&["apply", "--wait", "-f", "../examples/demo.yaml"])?;
     ensure!(said.contains("virtualmachine/demo created"), "apply said: {said}");
-    for table in [host.ferrovirt(&["get", "vms"])?, host.kubectl(&["get", "vms"])?] {
+    let row = |table: String| -> Result<Vec<String>> {
         let row =
             table.lines().find(|line| line.starts_with("demo ")).with_context(|| format!("no demo in {table}"))?;
-        let cells: Vec<&str> = row.split_whitespace().collect();
-        ensure!(cells.get(2..) == Some(&["Running", "True"]), "unexpected row: {row}");
-    }
+        Ok(row.split_whitespace().map(Into::into).collect())
+    };
+    let cells = row(host.kubectl(&["get", "vms"])?)?;
+    ensure!(cells.get(2..) == Some(&["Running".to_owned(), "True".to_owned()]), "unexpected row: {cells:?}");
+    let cells = row(host.ferrovirt(&["get", "vms"])?)?;
+    ensure!(cells.get(1).is_some_and(|status| status == "Running"), "unexpected row: {cells:?}");
+    ensure!(cells.get(2).is_some_and(|address| address.starts_with("10.")), "no address: {cells:?}");
     Ok(())
 }
 
@@ -53,6 +58,25 @@ fn console_reaches_a_login(host: &Host) -> Result<()> {
     console.line("exit")?;
     console.expect("demo login: ", wait::SOON)?;
     console.leave()
+}
+
+/// By kubectl and by our own command, from the beginning, and for one who looks long after it was written.
+fn the_boot_log_is_kept(host: &Host) -> Result<()> {
+    let pod = host.pod_of(&host.get("vmi", "demo")?)?;
+    let pod_name = pod["metadata"]["name"].as_str().context("the pod has no name")?;
+    let beside = &pod["status"]["initContainerStatuses"][0];
+    ensure!(beside["name"] == "guest-console-log" && beside["state"]["running"].is_object(), "{beside}");
+    wait::until("the boot log", wait::SOON, || {
+        let logs = [
+            host.kubectl(&["logs", pod_name, "-c", "guest-console-log"])?,
+            host.ferrovirt(&["console", "--log", "demo"])?,
+        ];
+        let whole = logs.iter().all(|log| log.contains(manifest::USER_SPACE) && log.contains(manifest::READY));
+        Ok(match whole {
+            true => wait::Seen::Yes(()),
+            false => wait::Seen::Not(logs.join("\n---\n")),
+        })
+    })
 }
 
 /// From the host to the pod's address, through its NAT, to the guest's ssh server.

@@ -66,6 +66,10 @@ fn what_a_host_says_can_be_piped(host: &Host) -> Result<()> {
     let said = host.ferrovirt(&domain.split(' ').collect::<Vec<_>>())?;
     ensure!(said.starts_with("<domain ") && said.contains("<name>default_printed</name>"), "domain-xml says: {said}");
     let program = host.command("ferrovirt").get_program().to_string_lossy().into_owned();
+    wait::until("the node to be there", wait::SOON, || {
+        let nodes = host.kubectl(&["get", "nodes", "-o", "name"])?;
+        Ok(if nodes.contains("node/") { Seen::Yes(()) } else { Seen::Not("none".into()) })
+    })?;
     let words = ["get nodes", "get nodes -o yaml", "status", "hypervisors", "version", "completion bash", &domain];
     for arguments in words {
         let line = format!("set -o pipefail; {program} {arguments} | true");
@@ -108,12 +112,33 @@ fn up_needs_root(host: &Host) -> Result<()> {
     let said = command::run(&mut command, "")?.failure()?;
     ensure!(said.contains("needs root"), "without root it says: {said}");
     ensure!(!fs::exists(&*directory)?, "something was made without root");
+    // Where a host runs, who is not root is told what is missing, not that there is nothing.
+    for arguments in [&["status"][..], &["get", "vms"], &["kubeconfig", "--user", "eve"]] {
+        let mut command = host.command("setpriv");
+        command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]).arg(&*copy).args(arguments);
+        command.env_remove("KUBECONFIG").env("HOME", "/nonexistent").env("FERROVIRT_DATA_DIR", host.data_dir());
+        let said = command::run(&mut command, "")?.failure()?;
+        ensure!(said.contains("root is needed"), "{arguments:?} without root says: {said}");
+    }
     Ok(())
 }
 
 fn other_users_get_their_own_credentials(host: &Host) -> Result<()> {
     let bob = host.work_dir().join("bob.kubeconfig");
-    host.ferrovirt(&["kubeconfig", "--user", "bob", "--group", "readers", "-o", &bob.to_string_lossy()])?;
+    let made =
+        host.try_ferrovirt(&["kubeconfig", "--user", "bob", "--group", "readers", "-o", &bob.to_string_lossy()], "")?;
+    ensure!(made.stderr.contains("bob has no rights yet"), "kubeconfig says: {made}");
+    ensure!(
+        made.stderr.contains("create rolebinding bob-edit --clusterrole=edit --user=bob"),
+        "kubeconfig says: {made}"
+    );
+    // Under a name that is in no certificate, the certificate's own is asked for.
+    let port = host.address()?.port();
+    let named = host.work_dir().join("named.kubeconfig");
+    let server = format!("localhost.localdomain:{port}");
+    host.ferrovirt(&["kubeconfig", "--user", "bob", "--server", &server, "-o", &named.to_string_lossy()])?;
+    let text = fs::read_to_string(&named)?;
+    ensure!(text.contains("\"tls-server-name\": \"kubernetes\""), "the certificate's name is not in {text}");
     let as_bob = |arguments: &[&str]| command::run(host.command("kubectl").env("KUBECONFIG", &bob).args(arguments), "");
     ensure!(as_bob(&["get", "--raw", "/version"])?.success()?.contains("gitVersion"), "bob does not reach /version");
     let said = as_bob(&["get", "vms"])?.failure()?;
@@ -121,6 +146,9 @@ fn other_users_get_their_own_credentials(host: &Host) -> Result<()> {
     host.kubectl(&["create", "clusterrole", "vm-reader", "--verb=get,list", "--resource=virtualmachines.kubevirt.io"])?;
     host.kubectl(&["create", "clusterrolebinding", "readers", "--clusterrole=vm-reader", "--group=readers"])?;
     as_bob(&["get", "vms"])?.success()?;
+    let again =
+        host.try_ferrovirt(&["kubeconfig", "--user", "bob", "--group", "readers", "-o", &bob.to_string_lossy()], "")?;
+    ensure!(again.stderr.contains("bob has the role vm-reader everywhere"), "kubeconfig says: {again}");
     let said = as_bob(&["delete", "vm", "any"])?.failure()?;
     ensure!(said.contains("Forbidden"), "a reader deletes VMs: {said}");
     // What was lost is taken back while the host runs, and bob can be given another one.

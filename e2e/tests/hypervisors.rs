@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 
 const CASES: &[Case] = &[
     ("runs_beside_the_others", runs_beside_the_others),
+    ("each_is_seen_by_top", each_is_seen_by_top),
     ("pods_differ_where_the_table_says", pods_differ_where_the_table_says),
     ("console_reaches_a_login", console_reaches_a_login),
     ("network_reaches_the_guest", network_reaches_the_guest),
@@ -145,6 +146,23 @@ fn runs_beside_the_others(host: &Host) -> Result<()> {
     Ok(())
 }
 
+/// What a guest uses is told whatever runs it; a container has no disks that anybody counts.
+fn each_is_seen_by_top(host: &Host) -> Result<()> {
+    let said = host.ferrovirt(&["top", "--once"])?;
+    for driver in drivers() {
+        let row = said.lines().find(|line| line.starts_with(&format!("{} ", name(driver))));
+        let row = row.with_context(|| format!("{} is not in top: {said}", driver.name()))?;
+        ensure!(row.contains("Running") && row.contains('%') && row.contains("MiB"), "top says: {row}");
+    }
+    if host.cluster().is_none() {
+        let said = host.kubectl(&["top", "pods"])?;
+        for driver in drivers() {
+            ensure!(said.contains(&format!("virt-launcher-{}", name(driver))), "top pods says: {said}");
+        }
+    }
+    Ok(())
+}
+
 fn wait_offered(host: &Host, driver: &dyn Hypervisor) -> Result<()> {
     let label = format!("hypervisor.node.kubevirt.io/{}", driver.name());
     wait::until("the node to offer the hypervisor", wait::SOON, || {
@@ -192,6 +210,8 @@ fn pods_differ_where_the_table_says(host: &Host) -> Result<()> {
             "/containers/0/env",
             "/securityContext",
             "/nodeSelector",
+            // Who can show a console as a log has a container for it.
+            "/initContainers",
             "/hostname",
         ] {
             if let Some(field) = spec.pointer_mut(pointer) {

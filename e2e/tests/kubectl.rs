@@ -14,15 +14,39 @@ const CASES: &[Case] = &[
     ("apply_is_three_way", apply_is_three_way),
     ("get_in_every_form", get_in_every_form),
     ("describe_tells_the_story", describe_tells_the_story),
+    ("commands_run_in_launcher_pods", commands_run_in_launcher_pods),
     ("explain_knows_the_fields", explain_knows_the_fields),
     ("edit_changes_the_object", edit_changes_the_object),
+    ("top_without_a_metrics_server", top_without_a_metrics_server),
     ("lists_are_taken_apart", lists_are_taken_apart),
     ("server_side_apply_names_owners", server_side_apply_names_owners),
+    ("defaults_are_in_the_objects", defaults_are_in_the_objects),
+    ("the_installation_is_available", the_installation_is_available),
+    ("a_migration_says_that_it_is_none", a_migration_says_that_it_is_none),
     ("wait_and_delete", wait_and_delete),
 ];
 
+const EMBEDDED_ONLY: &[(&str, &str)] = &[
+    ("top_without_a_metrics_server", "a cluster brings its own metrics server, and the test cluster has none"),
+    ("commands_run_in_launcher_pods", "a cluster's kubelet runs commands, and the launcher's image has few to run"),
+];
+
 fn main() -> ExitCode {
-    suite(Options::default(), CASES)
+    suite(Options { embedded_only: EMBEDDED_ONLY, ..Options::default() }, CASES)
+}
+
+fn top_without_a_metrics_server(host: &Host) -> Result<()> {
+    let vmi = host.wait_running("web")?;
+    let pod = host.pod_of(&vmi)?;
+    let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+    let said = host.kubectl(&["top", "nodes"])?;
+    ensure!(said.lines().nth(1).is_some_and(|row| row.contains('%') && row.contains("Mi")), "top nodes says: {said}");
+    let said = host.kubectl(&["top", "pods", "--containers"])?;
+    let row = said.lines().find(|line| line.contains(name));
+    ensure!(row.is_some_and(|row| row.contains("compute") && row.contains("Mi")), "top pods says: {said}");
+    let said = host.kubectl(&["top", "pods", "-l", "no=such"])?;
+    ensure!(!said.contains(name), "a selector that fits nothing found {said}");
+    Ok(())
 }
 
 fn apply_is_three_way(host: &Host) -> Result<()> {
@@ -42,6 +66,41 @@ fn apply_is_three_way(host: &Host) -> Result<()> {
         host.try_kubectl(&["diff", "-f", "-"], &vm.to_string())?.success()?.is_empty(),
         "kubectl diff sees a difference"
     );
+    Ok(())
+}
+
+/// What nobody wrote and what runs all the same stands in the VM and in its instance.
+fn defaults_are_in_the_objects(host: &Host) -> Result<()> {
+    let vm = &host.get("vm", "web")?["spec"]["template"]["spec"];
+    let vmi = &host.get("vmi", "web")?["spec"];
+    ensure!(vm["domain"]["firmware"]["uuid"] == vmi["domain"]["firmware"]["uuid"], "two uuids: {vm} {vmi}");
+    for (pointer, value) in
+        [("/domain/machine/type", "q35"), ("/domain/cpu/model", "host-model"), ("/evictionStrategy", "None")]
+    {
+        ensure!(vmi.pointer(pointer).is_some_and(|seen| seen == value), "{pointer}: {vmi}");
+    }
+    ensure!(vm["architecture"].is_string() && vm["architecture"] == vmi["architecture"], "{vm}");
+    Ok(())
+}
+
+fn the_installation_is_available(host: &Host) -> Result<()> {
+    host.kubectl(&["-n", "kubevirt", "wait", "kv", "kubevirt", "--for=condition=Available", "--timeout=60s"])?;
+    let phase = host.kubectl(&["-n", "kubevirt", "get", "kv", "kubevirt", "-o", "jsonpath={.status.phase}"])?;
+    ensure!(phase == "Deployed", "the phase is {phase}");
+    Ok(())
+}
+
+fn a_migration_says_that_it_is_none(host: &Host) -> Result<()> {
+    let migration = serde_json::json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceMigration",
+        "metadata": { "name": "away", "namespace": "default" }, "spec": { "vmiName": "web" },
+    });
+    let told = host.try_kubectl(&["create", "-f", "-"], &migration.to_string())?;
+    ensure!(told.stderr.contains("Warning: live migration is not implemented yet"), "kubectl said {}", told.stderr);
+    told.success()?;
+    host.kubectl(&["wait", "vmim/away", "--for=jsonpath={.status.phase}=Failed", "--timeout=60s"])?;
+    host.kubectl(&["delete", "vmim", "away", "--timeout=60s"])?;
+    ensure!(host.get("vmi", "web")?["status"]["phase"] == "Running", "the instance does not run any more");
     Ok(())
 }
 
@@ -71,6 +130,27 @@ fn describe_tells_the_story(host: &Host) -> Result<()> {
         for part in parts {
             ensure!(said.contains(part), "no {part:?} in the description of the {kind}:\n{said}");
         }
+    }
+    Ok(())
+}
+
+/// Over websockets, and over SPDY as older clients do.
+fn commands_run_in_launcher_pods(host: &Host) -> Result<()> {
+    let pod = host.pod_of(&host.get("vmi", "web")?)?;
+    let pod = pod["metadata"]["name"].as_str().context("the pod has no name")?;
+    for websockets in ["true", "false"] {
+        let run = |arguments: &[&str], input: &str| {
+            let mut kubectl = host.command("kubectl");
+            kubectl.env("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", websockets);
+            kubectl.env("KUBECTL_PORT_FORWARD_WEBSOCKETS", websockets);
+            command::run(kubectl.args(arguments), input)
+        };
+        let said = run(&["exec", pod, "-c", "compute", "--", "id", "-u"], "")?.success()?;
+        ensure!(said.trim() == "107", "websockets {websockets}: the command is {said}");
+        let said = run(&["exec", "-i", pod, "-c", "compute", "--", "cat"], "through and back")?.success()?;
+        ensure!(said == "through and back", "websockets {websockets}: {said:?}");
+        run(&["exec", pod, "-c", "compute", "--", "sh", "-c", "exit 3"], "")?.failure()?;
+        run(&["exec", pod, "-c", "nobody", "--", "true"], "")?.failure()?;
     }
     Ok(())
 }

@@ -15,10 +15,14 @@ const CASES: &[Case] = &[
     ("neighbours_see_each_other", neighbours_see_each_other),
     ("guests_have_ipv6", guests_have_ipv6),
     ("and_again_after_a_restart", and_again_after_a_restart),
+    ("a_missing_plugin_does_not_keep_a_vm", a_missing_plugin_does_not_keep_a_vm),
 ];
 
 fn main() -> ExitCode {
-    let embedded_only = &[("guests_have_ipv6", "the cluster under test has IPv4 alone")];
+    let embedded_only = &[
+        ("guests_have_ipv6", "the cluster under test has IPv4 alone"),
+        ("a_missing_plugin_does_not_keep_a_vm", "releasing a pod's network is the container runtime's there"),
+    ];
     let code = suite(Options { embedded_only, ..Options::default() }, CASES);
     // The plugin makes the bridge of a network and leaves it to whoever configured it.
     let _ = Command::new("ip").args(["link", "delete", &bridge()]).stderr(Stdio::null()).status();
@@ -131,6 +135,30 @@ fn and_again_after_a_restart(host: &Host) -> Result<()> {
 }
 
 /// As a firewall does that is started anew. The host puts its rules back by itself.
+/// The network can never be attached, and never be released; the VM goes all the same.
+fn a_missing_plugin_does_not_keep_a_vm(host: &Host) -> Result<()> {
+    let config = json!({ "cniVersion": "1.0.0", "name": "nowhere", "type": "no-such-plugin" });
+    host.apply(&json!({
+        "apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+        "metadata": { "name": "nowhere", "namespace": "default" }, "spec": { "config": config.to_string() },
+    }))?;
+    let mut vm = guest("lost", "masquerade");
+    vm["spec"]["template"]["spec"]["networks"][1]["multus"]["networkName"] = json!("nowhere");
+    host.apply(&vm)?;
+    wait::until("the reason", wait::SOON, || {
+        let pods = host.kubectl(&["get", "pods", "-l", "kubevirt.io/vm=lost", "-o", "json"])?;
+        Ok(match pods.contains("no CNI plugin") {
+            true => wait::Seen::Yes(()),
+            false => wait::Seen::Not(pods),
+        })
+    })?;
+    host.kubectl(&["delete", "vm", "lost", "--timeout=60s"])?;
+    host.wait_gone("vmi", "lost")?;
+    let events = host.kubectl(&["get", "events", "-o", "json"])?;
+    ensure!(events.contains("NetworkNotReleased"), "nobody was told: {events}");
+    Ok(())
+}
+
 fn remove_rules(host: &Host) -> Result<()> {
     let table = format!("ferrovirt-{}", host.instance());
     for table in [table.clone(), format!("{table}-services")] {

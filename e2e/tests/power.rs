@@ -13,6 +13,8 @@ const CASES: &[Case] = &[
     ("running_is_the_older_word_for_it", running_is_the_older_word_for_it),
     ("always_vm_returns_after_poweroff", always_vm_returns_after_poweroff),
     ("restart_makes_a_new_instance", restart_makes_a_new_instance),
+    ("a_protected_vm_is_not_evicted", a_protected_vm_is_not_evicted),
+    ("a_pod_that_was_removed_by_force_takes_its_guest_along", a_pod_that_was_removed_by_force_takes_its_guest_along),
 ];
 
 fn main() -> ExitCode {
@@ -36,7 +38,7 @@ fn start_and_stop_keep_identity(host: &Host) -> Result<()> {
     let first = host.wait_running("box")?;
     host.ferrovirt(&["stop", "box"])?;
     host.wait_status("box", "Stopped")?;
-    ensure!(host.object("vmi", "box")?.is_none(), "a stopped VM has an instance");
+    host.wait_gone("vmi", "box")?;
     ensure!(host.qemu("box").is_err(), "a stopped VM has a QEMU");
     host.ferrovirt(&["start", "vm", "box"])?;
     let second = host.wait_running("box")?;
@@ -91,6 +93,42 @@ fn restart_makes_a_new_instance(host: &Host) -> Result<()> {
         "`restart` came back before the instance was made anew"
     );
     host.ferrovirt(&["delete", "vm", "box"])?;
+    Ok(())
+}
+
+fn a_protected_vm_is_not_evicted(host: &Host) -> Result<()> {
+    let mut kept = manifest::vm("kept", "Always");
+    kept["spec"]["template"]["spec"]["evictionStrategy"] = json!("External");
+    // The next case does not want to wait for a guest.
+    kept["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = json!(600);
+    host.apply(&kept)?;
+    let vmi = host.wait_running("kept")?;
+    let pod = host.pod_of(&vmi)?;
+    let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+    let eviction = json!({ "apiVersion": "policy/v1", "kind": "Eviction", "metadata": { "name": name } }).to_string();
+    let path = format!("/api/v1/namespaces/default/pods/{name}/eviction");
+    let said = host.try_kubectl(&["create", "--raw", &path, "-f", "-"], &eviction)?.failure()?;
+    ensure!(said.contains("Eviction triggered evacuation of VMI \"default/kept\""), "the refusal says: {said}");
+    host.wait_for("vmi", "kept", "to be marked", |vmi| {
+        vmi["status"]["phase"] == "Running" && vmi["status"]["evacuationNodeName"] == vmi["status"]["nodeName"]
+    })?;
+    let pod = host.get("pod", name)?;
+    ensure!(pod["metadata"]["deletionTimestamp"].is_null(), "the pod was deleted: {}", pod["metadata"]);
+    Ok(())
+}
+
+/// The guest would have ten minutes to shut down.
+fn a_pod_that_was_removed_by_force_takes_its_guest_along(host: &Host) -> Result<()> {
+    let before = host.wait_running("kept")?;
+    let pod = host.pod_of(&before)?;
+    let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+    let qemu = host.qemu("kept")?;
+    host.kubectl(&["delete", "pod", name, "--force", "--grace-period=0"])?;
+    host.wait_for("vmi", "kept", "to be a new one that runs", |vmi| {
+        vmi["metadata"]["uid"] != before["metadata"]["uid"] && vmi["status"]["phase"] == "Running"
+    })?;
+    ensure!(host.qemu("kept")?.pid != qemu.pid, "the first guest goes on");
+    host.ferrovirt(&["delete", "vm", "kept"])?;
     Ok(())
 }
 

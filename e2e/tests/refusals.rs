@@ -10,6 +10,7 @@ const CASES: &[Case] = &[
     ("wrong_manifests_are_refused", wrong_manifests_are_refused),
     ("wrong_changes_leave_the_object_alone", wrong_changes_leave_the_object_alone),
     ("too_much_memory_is_unschedulable", too_much_memory_is_unschedulable),
+    ("a_guest_of_another_architecture_waits_for_its_node", a_guest_of_another_architecture_waits_for_its_node),
     ("missing_image_is_named", missing_image_is_named),
 ];
 
@@ -26,7 +27,6 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("/spec/template/spec/domain/devices/disks", r#""root""#, "disks"),
     ("/spec/template/spec/domain/memory", r#"{ "guest": "-1Gi" }"#, "memory"),
     ("/spec/template/spec/domain/memory", r#"{ "guest": "0" }"#, "memory"),
-    ("/spec/template/spec/domain/memory", r#"{ "guest": "9000Pi" }"#, "memory"),
     ("/spec/template/spec/domain/memory", r#"{ "guest": "abc" }"#, "memory"),
     ("/spec/template/spec/volumes", "[]", "root"),
     ("/spec/template", "null", "template"),
@@ -87,6 +87,20 @@ fn too_much_memory_is_unschedulable(host: &Host) -> Result<()> {
     ensure!(said.contains("hypervisor of an instance cannot be changed"), "{said}");
     host.ferrovirt(&["delete", "vm", "huge"])?;
     host.wait_gone("vmi", "huge")
+}
+
+fn a_guest_of_another_architecture_waits_for_its_node(host: &Host) -> Result<()> {
+    let other = if cfg!(target_arch = "aarch64") { "amd64" } else { "arm64" };
+    host.apply(&with(manifest::plain_vm("foreign", "Always"), "/spec/template/spec/architecture", json!(other)))?;
+    host.wait_status("foreign", "ErrorUnschedulable")?;
+    let vmi = host.get("vmi", "foreign")?;
+    let why = vmi["status"]["conditions"].to_string();
+    ensure!(why.contains(&format!("no node has the architecture {other}")), "nothing names the architecture: {why}");
+    ensure!(vmi["status"]["nodeName"].is_null(), "it is on a node: {}", vmi["status"]);
+    let pod = host.pod_of(&vmi)?;
+    ensure!(pod["spec"]["nodeSelector"]["kubernetes.io/arch"] == other, "{}", pod["spec"]["nodeSelector"]);
+    host.ferrovirt(&["delete", "vm", "foreign"])?;
+    host.wait_gone("vmi", "foreign")
 }
 
 fn missing_image_is_named(host: &Host) -> Result<()> {

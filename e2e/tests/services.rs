@@ -15,20 +15,41 @@ const CASES: &[Case] = &[
     ("guests_find_a_service_by_name", guests_find_a_service_by_name),
     ("a_guest_reaches_itself_through_its_service", a_guest_reaches_itself_through_its_service),
     ("node_ports_answer_on_this_machine", node_ports_answer_on_this_machine),
+    ("a_service_finds_a_port_by_its_name", a_service_finds_a_port_by_its_name),
+    ("a_paused_guest_leaves_its_services", a_paused_guest_leaves_its_services),
     ("a_service_without_endpoints_refuses", a_service_without_endpoints_refuses),
+    ("a_load_balancer_without_addresses_says_so", a_load_balancer_without_addresses_says_so),
     ("a_service_follows_its_guest_over_a_restart", a_service_follows_its_guest_over_a_restart),
 ];
 
 const NODE_PORT: u16 = 31980;
 
 fn main() -> ExitCode {
-    suite(Options::default(), CASES)
+    let embedded_only = &[("a_load_balancer_without_addresses_says_so", "a cluster's load balancers are its own")];
+    suite(Options { embedded_only, ..Options::default() }, CASES)
+}
+
+fn a_load_balancer_without_addresses_says_so(host: &Host) -> Result<()> {
+    let ports = json!([{ "port": 80 }]);
+    host.apply(&service("outside", json!({ "type": "LoadBalancer", "selector": { "no": "pod" }, "ports": ports })))?;
+    wait::until("the reason", wait::SOON, || {
+        let events = host.kubectl(&["get", "events", "--field-selector=involvedObject.name=outside"])?;
+        Ok(match events.contains("--load-balancer-ips") {
+            true => wait::Seen::Yes(()),
+            false => wait::Seen::Not(events),
+        })
+    })?;
+    let shown = host.kubectl(&["get", "service", "outside"])?;
+    ensure!(shown.contains("<pending>"), "{shown}");
+    Ok(())
 }
 
 fn guests_find_a_service_by_name(host: &Host) -> Result<()> {
     let mut web = manifest::vm("web", "Always");
     web["spec"]["template"]["spec"]["hostname"] = json!("first");
     web["spec"]["template"]["spec"]["subdomain"] = json!("inner");
+    web["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"][0]["ports"] =
+        json!([{ "name": "page", "port": 8080 }]);
     let volumes = &mut web["spec"]["template"]["spec"]["volumes"];
     volumes[1]["cloudInitNoCloud"]["userData"] = json!(
         "#cloud-config\nhostname: web\nuser: demo\npassword: ferrovirt\nchpasswd: { expire: false }\nruncmd:\n  \
@@ -72,6 +93,44 @@ fn node_ports_answer_on_this_machine(host: &Host) -> Result<()> {
         ensure!(body.contains("hello from web"), "{target} says {body:?}");
     }
     Ok(())
+}
+
+fn a_service_finds_a_port_by_its_name(host: &Host) -> Result<()> {
+    let ports = json!([{ "port": 80, "targetPort": "page" }]);
+    host.apply(&service("named", json!({ "selector": { "kubevirt.io/vm": "web" }, "ports": ports })))?;
+    fetch(host, "client", "http://named")
+}
+
+fn a_paused_guest_leaves_its_services(host: &Host) -> Result<()> {
+    ready_endpoints(host, "web", 1)?;
+    host.ferrovirt(&["pause", "vm", "web"])?;
+    ready_endpoints(host, "web", 0)?;
+    let pod = host.pod_of(&host.get("vmi", "web")?)?;
+    let conditions = pod["status"]["conditions"].as_array().context("the pod has no conditions")?;
+    let gate = conditions.iter().find(|one| one["type"] == "kubevirt.io/virtual-machine-unpaused");
+    ensure!(gate.is_some_and(|gate| gate["status"] == "False" && gate["reason"] == "Paused"), "{conditions:?}");
+    host.ferrovirt(&["unpause", "vm", "web"])?;
+    ready_endpoints(host, "web", 1)?;
+    fetch(host, "client", "http://web")
+}
+
+/// Waits until so many addresses behind a service take connections.
+fn ready_endpoints(host: &Host, service: &str, count: usize) -> Result<()> {
+    let selector = format!("kubernetes.io/service-name={service}");
+    wait::until(&format!("{count} ready endpoints of {service}"), wait::SOON, || {
+        let slices: Value =
+            serde_json::from_str(&host.kubectl(&["get", "endpointslices", "-l", &selector, "-o", "json"])?)?;
+        let slices = slices["items"].as_array().into_iter().flatten();
+        let endpoints = slices.flat_map(|slice| slice["endpoints"].as_array().into_iter().flatten());
+        let addresses: std::collections::BTreeSet<String> = endpoints
+            .filter(|endpoint| endpoint["conditions"]["ready"] == true)
+            .map(|endpoint| endpoint["targetRef"]["name"].to_string())
+            .collect();
+        Ok(match addresses.len() == count {
+            true => wait::Seen::Yes(()),
+            false => wait::Seen::Not(format!("{addresses:?}")),
+        })
+    })
 }
 
 fn a_service_without_endpoints_refuses(host: &Host) -> Result<()> {

@@ -25,6 +25,9 @@ const CASES: &[Case] = &[
     ("images_are_uploaded", images_are_uploaded),
     ("the_last_to_come_has_the_console", the_last_to_come_has_the_console),
     ("our_own_commands", our_own_commands),
+    ("tables_have_what_people_ask_for", tables_have_what_people_ask_for),
+    ("several_at_once", several_at_once),
+    ("what_is_in_vain_ends_early", what_is_in_vain_ends_early),
     ("a_vm_gives_no_rights", a_vm_gives_no_rights),
     ("rights_are_the_callers", rights_are_the_callers),
 ];
@@ -64,6 +67,8 @@ fn power(host: &Host) -> Result<()> {
         let said = tool.say(host, &["stop", "box", "--grace-period=0", "--force"])?;
         ensure!(said.trim() == "VM box was scheduled to stop", "{}: {said}", tool.label);
         host.wait_status("box", "Stopped")?;
+        // A VM that is stopped may still have the instance that ended.
+        host.wait_gone("vmi", "box")?;
     }
     Virtctl::stock()?.say(host, &["start", "box"])?;
     let first = host.wait_running("box")?;
@@ -324,12 +329,94 @@ fn our_own_commands(host: &Host) -> Result<()> {
     host.ferrovirt(&["delete", "vm", "off", "claims"])?;
     keys(host)?;
     for shell in ["bash", "zsh", "fish"] {
-        ensure!(host.ferrovirt(&["completion", shell])?.contains("port-forward"), "no completion for {shell}");
+        ensure!(host.ferrovirt(&["completion", shell])?.contains("__complete"), "no completion for {shell}");
     }
+    let said = host.ferrovirt(&["__complete", "--", "ferrovirt", "port-"])?;
+    ensure!(said.starts_with("port-forward\t"), "commands are completed with: {said}");
+    let said = host.ferrovirt(&["__complete", "--", "ferrovirt", "stop", "vm/bo"])?;
+    ensure!(said.trim() == "vm/box\tvms", "names are completed with: {said}");
     let said = host.ferrovirt(&["adm", "log-verbosity", "--virt-api"])?;
     ensure!(said.trim() == "virt-api=2", "log-verbosity says: {said}");
     let said = host.ferrovirt(&["permitted-devices"])?;
     ensure!(said.contains("No devices"), "permitted-devices says: {said}");
+    Ok(())
+}
+
+fn tables_have_what_people_ask_for(host: &Host) -> Result<()> {
+    let address = host.get("vmi", "box")?["status"]["interfaces"][0]["ipAddress"].as_str().unwrap_or("none").to_owned();
+    for arguments in [&["get", "vms"][..], &["get", "vm", "box"], &["get", "vm/box"], &["get", "vmi/box"]] {
+        let said = host.ferrovirt(arguments)?;
+        let row = said.lines().find(|line| line.starts_with("box ")).with_context(|| format!("get says: {said}"))?;
+        ensure!(said.starts_with("NAME") && said.contains("ADDRESS") && said.contains("MEMORY"), "get says: {said}");
+        ensure!(row.contains("Running") && row.contains(&address) && row.contains("MiB"), "get says: {said}");
+    }
+    let said = host.ferrovirt(&["get", "vms", "-o", "wide"])?;
+    ensure!(said.contains("HYPERVISOR") && said.contains("qemu-kvm"), "wide says: {said}");
+    let some = host.try_ferrovirt(&["get", "vm", "box", "none-such"], "")?;
+    ensure!(some.code == Some(3) && some.stdout.contains("box") && some.stderr.contains("none-such"), "get: {some}");
+    let mut command = host.command("ferrovirt");
+    command.args(["get", "vms", "-w"]);
+    Background::start(command)?.line_with("box ")?;
+    Ok(())
+}
+
+fn several_at_once(host: &Host) -> Result<()> {
+    for name in ["one", "two"] {
+        host.apply(&manifest::plain_vm(name, "Manual"))?;
+        host.wait_status(name, "Stopped")?;
+    }
+    let off = host.try_ferrovirt(&["console", "one"], "")?;
+    ensure!(off.stderr.contains("vm/one is stopped: ferrovirt start one"), "console of a VM that is off: {off}");
+    let off = host.try_ferrovirt(&["port-forward", "vm/one", "0:22"], "")?;
+    ensure!(off.stderr.contains("vm/one is stopped"), "port-forward to a VM that is off: {off}");
+    let none = host.try_ferrovirt(&["port-forward", "vm/none-such", "0:22"], "")?;
+    ensure!(none.code == Some(3) && none.stderr.contains("none-such"), "port-forward to no VM: {none}");
+    let said = host.ferrovirt(&["start", "one", "two"])?;
+    ensure!(said.contains("vm/one is running") && said.contains("vm/two is running"), "start says: {said}");
+    let said = host.try_ferrovirt(&["restart", "one"], "")?;
+    ensure!(said.succeeded() && !said.stderr.lines().any(|line| line.trim_end().ends_with(':')), "restart: {said}");
+    let some = host.try_ferrovirt(&["delete", "vm", "one", "two", "none-such", "--force"], "")?;
+    ensure!(some.code == Some(3) && some.stderr.contains("none-such"), "delete: {some}");
+    ensure!(
+        some.stdout.contains("virtualmachine/one deleted") && some.stdout.contains("two deleted"),
+        "delete: {some}"
+    );
+    for name in ["one", "two"] {
+        ensure!(host.object("vm", name)?.is_none(), "{name} is still there");
+    }
+    Ok(())
+}
+
+/// Nobody waits for five minutes for what cannot be.
+fn what_is_in_vain_ends_early(host: &Host) -> Result<()> {
+    let soon = std::time::Duration::from_secs(60);
+    let lost = "http://no-such-host.invalid/disk.qcow2";
+    let started = std::time::Instant::now();
+    let run = host.try_ferrovirt(&["run", lost, "--name", "lost"], "")?;
+    ensure!(!run.succeeded() && run.stderr.contains("virtualmachine/lost does not start: dv/lost"), "run: {run}");
+    ensure!(run.stderr.contains("delete vm lost") && started.elapsed() < soon, "run: {run} in {:?}", started.elapsed());
+    let said = host.ferrovirt(&["why", "lost"])?;
+    ensure!(said.contains("no-such-host.invalid") && !said.contains("wait for it"), "why says: {said}");
+    let started = std::time::Instant::now();
+    host.ferrovirt(&["run", lost, "--name", "lost-too", "--detach"])?;
+    ensure!(started.elapsed() < soon / 3, "--detach waited for {:?}", started.elapsed());
+    let mut huge = manifest::plain_vm("huge-vm", "Always");
+    huge["spec"]["template"]["spec"]["domain"]["memory"]["guest"] = json!("100Ti");
+    host.apply(&huge)?;
+    let started = std::time::Instant::now();
+    host.wait_status("huge-vm", "ErrorUnschedulable")?;
+    let said = host.ferrovirt(&["why", "huge-vm"])?;
+    ensure!(said.contains("of memory; the largest node has"), "why says: {said}");
+    ensure!(started.elapsed() < soon, "the scheduler took {:?}", started.elapsed());
+    for (arguments, flag) in [
+        (["run", "x", "--cpus", "0"], "--cpus"),
+        (["run", "x", "--memory", "4GB"], "--memory"),
+        (["run", "x", "--disk-size", "0"], "--disk-size"),
+    ] {
+        let refused = host.try_ferrovirt(&arguments, "")?;
+        ensure!(refused.code == Some(2) && refused.stderr.contains(flag), "{arguments:?}: {refused}");
+    }
+    host.ferrovirt(&["delete", "vm", "lost", "lost-too", "huge-vm"])?;
     Ok(())
 }
 

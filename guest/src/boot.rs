@@ -13,6 +13,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use crate::cloud::{self, Config, Data, UserData, WriteFile};
 use crate::devices::{self, FileSystem};
 use crate::final_stage;
+use crate::host_key;
 use crate::modules::{self, Scope};
 use crate::network;
 use crate::say;
@@ -174,6 +175,10 @@ fn apply_once(config: &Config) {
         accounts.save()
     };
     report(accounts());
+    if let Some(key) = &config.host_key {
+        let install = || host_key::install(&base64(&host_key::body(key)?)?, Path::new(host_key::FILE));
+        report(install());
+    }
     for file in &config.files {
         report(write_file(file).with_context(|| format!("write_files {}", file.path)));
     }
@@ -224,14 +229,15 @@ fn base64(text: &str) -> Result<Vec<u8>> {
 }
 
 fn start_ssh(data: Option<&Data>) -> Result<()> {
-    let passwords = match data.map(|d| &d.user_data) {
-        Some(UserData::Config(config)) => config.ssh_passwords.unwrap_or(true),
-        _ => true,
+    let (passwords, given) = match data.map(|d| &d.user_data) {
+        Some(UserData::Config(config)) => (config.ssh_passwords.unwrap_or(true), config.host_key.is_some()),
+        _ => (true, false),
     };
+    let given = given && Path::new(host_key::FILE).exists();
     fs::create_dir_all("/etc/dropbear")?;
     let mut command = Command::new("/usr/sbin/dropbear");
-    // -R makes the host keys at the first connection: no boot waits for them. -w: no login as root.
-    command.args(["-R", "-w"]).args((!passwords).then_some("-s"));
+    // -R makes the host keys at the first connection: no boot waits for them. One that was given is the only one. -w: no login as root.
+    command.arg("-w").args((!given).then_some("-R")).args((!passwords).then_some("-s"));
     command
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -34,6 +34,8 @@ pub struct Config {
     pub boot_commands: Vec<String>,
     pub run_commands: Vec<String>,
     pub ssh_passwords: Option<bool>,
+    /// The ssh server's own private key.
+    pub host_key: Option<String>,
     /// Keys that this guest does not act on.
     pub ignored: Vec<String>,
 }
@@ -157,6 +159,7 @@ fn config(value: &Value) -> Config {
     c.boot_commands = list(&value["bootcmd"]).iter().map(command).collect();
     c.run_commands = list(&value["runcmd"]).iter().map(command).collect();
     c.ssh_passwords = flag(&value["ssh_pwauth"]);
+    c.host_key = scalar(&value["ssh_keys"]["ed25519_private"]);
     const KNOWN: &[&str] = &[
         "user",
         "users",
@@ -169,6 +172,9 @@ fn config(value: &Value) -> Config {
         "bootcmd",
         "runcmd",
         "ssh_pwauth",
+        "ssh_keys",
+        "ssh_deletekeys",
+        "ssh_genkeytypes",
         "preserve_hostname",
         "manage_etc_hosts",
         "prefer_fqdn_over_hostname",
@@ -334,8 +340,9 @@ mod tests {
     fn files_commands_and_the_rest() {
         let c = parse(
             "write_files:\n- {path: /a, content: x, permissions: '0755', owner: 'demo:demo', append: true}\n- {path: /b, permissions: 0600}\n\
-             runcmd:\n- echo \"a b\"\n- [echo, it's, 1]\nbootcmd: [true]\npackages: [nginx]\n",
+             runcmd:\n- echo \"a b\"\n- [echo, it's, 1]\nbootcmd: [true]\npackages: [nginx]\nssh_keys: {ed25519_private: k, ed25519_public: p}\n",
         );
+        assert_eq!(c.host_key.as_deref(), Some("k"));
         let modes: Vec<_> = c.files.iter().map(|f| (f.path.as_str(), f.permissions, f.append)).collect();
         assert_eq!(modes, [("/a", Some(0o755), true), ("/b", Some(0o600), false)]);
         assert_eq!(c.run_commands, ["echo \"a b\"", r"'echo' 'it'\''s' '1'"]);

@@ -19,6 +19,7 @@ mod boot;
 mod cloud;
 mod devices;
 mod final_stage;
+mod host_key;
 mod initrd;
 mod modules;
 mod network;

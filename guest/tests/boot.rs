@@ -25,6 +25,7 @@ hostname: boxy
 password: s3cret
 chpasswd: {expire: false}
 ssh_authorized_keys: ['@KEY@']
+ssh_keys: {ed25519_private: \"@HOST@\"}
 write_files:
 - {path: /etc/written, content: by write_files, permissions: 0640}
 bootcmd: ['echo boot >> /root/boots']
@@ -52,7 +53,9 @@ fn a_guest_boots_is_configured_keeps_its_files_and_powers_off() {
     let mut data = CloudInit {
         instance_id: "i-1".into(),
         hostname: "from-meta-data".into(),
-        user_data: Some(USER_DATA.replace("@KEY@", &ssh_key(dir.path()))),
+        user_data: Some(
+            USER_DATA.replace("@KEY@", &ssh_key(dir.path(), "key")).replace("@HOST@", &host_key(dir.path())),
+        ),
         ..CloudInit::default()
     };
     data.write(&iso, DataSource::NoCloud).unwrap();
@@ -79,6 +82,19 @@ fn a_guest_boots_is_configured_keeps_its_files_and_powers_off() {
     assert!(vm.run("ip -4 addr show eth0").contains("10.0.2.15/24"));
     assert!(vm.run("ip route").contains("default via 10.0.2.2"));
     assert_eq!(ssh(dir.path(), vm.ssh_port, "hostname; sudo id -u"), "boxy\n0\n");
+    // By sftp, and by the protocol of old clients.
+    for (flag, name) in [("-s", "new"), ("-O", "old")] {
+        let file = dir.path().join(name);
+        std::fs::write(&file, name.repeat(50_000)).unwrap();
+        scp(dir.path(), vm.ssh_port, flag, &[&file.to_string_lossy(), "demo@127.0.0.1:"]);
+        scp(
+            dir.path(),
+            vm.ssh_port,
+            flag,
+            &[&format!("demo@127.0.0.1:{name}"), &dir.path().join("back").to_string_lossy()],
+        );
+        assert!(std::fs::read(dir.path().join("back")).unwrap() == std::fs::read(&file).unwrap(), "{name}");
+    }
     vm.run("echo kept > note; sudo sync");
 
     // A reboot keeps files and runs nothing twice.
@@ -142,24 +158,38 @@ fn the_archive_is_a_container_disk() {
 }
 
 /// Makes a key pair; returns the public half.
-fn ssh_key(dir: &Path) -> String {
-    let key = dir.join("key");
+fn ssh_key(dir: &Path, name: &str) -> String {
+    let key = dir.join(name);
     let made = Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key).status();
     assert!(made.expect("ssh-keygen is needed").success());
     std::fs::read_to_string(key.with_extension("pub")).unwrap().trim().to_string()
 }
 
+/// Makes the guest's own key, and lets [`ssh`] expect it; returns the private half as one line of YAML.
+fn host_key(dir: &Path) -> String {
+    std::fs::write(dir.join("known"), format!("guest {}\n", ssh_key(dir, "host"))).unwrap();
+    std::fs::read_to_string(dir.join("host")).unwrap().replace('\n', "\\n")
+}
+
+/// Trusts the host key that the guest was given, and no other.
+fn strict(program: &str, dir: &Path) -> Command {
+    let mut command = Command::new(program);
+    command
+        .args(["-F", "none", "-o", "StrictHostKeyChecking=yes", "-o", "HostKeyAlias=guest", "-o", "BatchMode=yes"])
+        .args(["-o", "ConnectTimeout=60", "-o", &format!("UserKnownHostsFile={}", dir.join("known").display()), "-i"])
+        .arg(dir.join("key"));
+    command
+}
+
 fn ssh(dir: &Path, port: u16, command: &str) -> String {
-    let out = Command::new("ssh")
-        .arg("-i")
-        .arg(dir.join("key"))
-        .args(["-F", "none", "-p", &port.to_string()])
-        .args(["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "BatchMode=yes"])
-        .args(["-o", "ConnectTimeout=60", "demo@127.0.0.1", command])
-        .output()
-        .unwrap();
+    let out = strict("ssh", dir).args(["-p", &port.to_string(), "demo@127.0.0.1", command]).output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     String::from_utf8(out.stdout).unwrap()
+}
+
+fn scp(dir: &Path, port: u16, flag: &str, files: &[&str]) {
+    let out = strict("scp", dir).args([flag, "-P", &port.to_string()]).args(files).output().unwrap();
+    assert!(out.status.success(), "{flag}: {}", String::from_utf8_lossy(&out.stderr));
 }
 
 /// Where the image is; it is built when it is missing, and checked for freshness by the script itself.

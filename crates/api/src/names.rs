@@ -4,6 +4,10 @@ pub const GROUP: &str = "kubevirt.io";
 pub const VERSION: &str = "v1";
 pub const SUBRESOURCE_GROUP: &str = "subresources.kubevirt.io";
 
+/// How the last words of a launcher begin, by how its machine ended.
+pub const ENDED_WELL: &str = "Succeeded: ";
+pub const ENDED_BADLY: &str = "Failed: ";
+
 /// Annotation that the embedded API server puts on every pod: the user that created it. Nobody else can set or change it.
 pub const CREATED_BY: &str = "ferrovirt.io/created-by";
 /// Who makes launchers and importers, on a cluster and embedded.
@@ -17,6 +21,7 @@ pub const LAUNCHER_APP: &str = "virt-launcher";
 pub const VM_LABEL: &str = "kubevirt.io/vm";
 /// Device resource of nodes with hardware virtualization.
 pub const KVM_DEVICE: &str = "devices.kubevirt.io/kvm";
+pub const MSHV_DEVICE: &str = "devices.kubevirt.io/mshv";
 pub const VHOST_VSOCK_DEVICE: &str = "devices.kubevirt.io/vhost-vsock";
 pub const TUN_DEVICE: &str = "devices.kubevirt.io/tun";
 pub const VHOST_NET_DEVICE: &str = "devices.kubevirt.io/vhost-net";

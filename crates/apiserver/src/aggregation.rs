@@ -20,6 +20,7 @@ use crate::storage::parse;
 pub const STORAGE: &str = "apiregistration.k8s.io/apiservices";
 /// How long a server behind an APIService may take to say what it serves.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
+const AGGREGATOR: &str = "system:kube-aggregator";
 
 /// One delegated group version.
 #[derive(Debug, Clone)]
@@ -33,6 +34,13 @@ pub struct Route {
     pub available: bool,
     pub group_priority: i64,
     pub version_priority: i64,
+}
+
+impl Route {
+    /// Where the group version is served.
+    pub fn path(&self) -> String {
+        format!("/apis/{}/{}", self.group, self.version)
+    }
 }
 
 /// By group and version.
@@ -112,14 +120,15 @@ pub async fn check(server: &Arc<Server>, route: &Route) -> Result<(), (&'static 
         return Ok(());
     }
     let (address, port) = route.destination.address(server).map_err(|e| (e.reason(), e.to_string()))?;
-    let user = User::new("system:kube-aggregator", &["system:masters"]);
-    let answer = tokio::time::timeout(DISCOVERY_TIMEOUT, ask(server, route, &user)).await;
+    let user = User::new(AGGREGATOR, &["system:masters"]);
+    let path = route.path();
+    let answer = tokio::time::timeout(DISCOVERY_TIMEOUT, ask(server, route, &user, &path)).await;
     let why = match answer {
         Ok(Ok(_)) => return Ok(()),
         Ok(Err(why)) => why,
         Err(_) => "context deadline exceeded".to_owned(),
     };
-    let url = format!("https://{address}:{port}/apis/{}/{}", route.group, route.version);
+    let url = format!("https://{address}:{port}{path}");
     Err(("FailedDiscoveryCheck", format!("failing or missing response from {url}: {why}")))
 }
 
@@ -148,13 +157,19 @@ pub fn forward(
 
 /// The resources that a delegated group version has, as its server lists them.
 pub async fn resources(server: &Arc<Server>, route: &Route, user: &User) -> Option<Value> {
-    tokio::time::timeout(DISCOVERY_TIMEOUT, ask(server, route, user)).await.ok()?.ok()
+    tokio::time::timeout(DISCOVERY_TIMEOUT, ask(server, route, user, &route.path())).await.ok()?.ok()
 }
 
-async fn ask(server: &Arc<Server>, route: &Route, user: &User) -> Result<Value, String> {
+/// A document about a delegated group version, such as its OpenAPI, as its server has it.
+pub async fn document(server: &Arc<Server>, route: &Route, path: &str) -> Option<Value> {
+    let user = User::new(AGGREGATOR, &["system:masters"]);
+    tokio::time::timeout(DISCOVERY_TIMEOUT, ask(server, route, &user, path)).await.ok()?.ok()
+}
+
+async fn ask(server: &Arc<Server>, route: &Route, user: &User, path: &str) -> Result<Value, String> {
     let request = Request::builder()
         .method(Method::GET)
-        .uri(format!("/apis/{}/{}", route.group, route.version))
+        .uri(path)
         .header(http::header::ACCEPT, "application/json")
         .body(body::empty())
         .map_err(|e| e.to_string())?;

@@ -194,7 +194,13 @@ fn resource_list(snapshot: &Snapshot, group: &str, version: &str) -> Value {
 /// Opaque to clients; equal as long as objects are stored the same way, and the same as kube-apiserver's.
 fn storage_hash(resource: &Resource) -> String {
     use base64::Engine as _;
-    let text = format!("{}/{}/{}", resource.storage_group, resource.storage_version, resource.kind);
+    // kube-apiserver still stores some as it did before their first version.
+    let version = match (resource.storage_group.as_str(), resource.kind.as_str()) {
+        ("apiextensions.k8s.io", _) => "v1beta1",
+        ("admissionregistration.k8s.io", "MutatingAdmissionPolicy" | "MutatingAdmissionPolicyBinding") => "v1beta1",
+        _ => &resource.storage_version,
+    };
+    let text = format!("{}/{version}/{}", resource.storage_group, resource.kind);
     let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
     base64::engine::general_purpose::STANDARD.encode(&digest.as_ref()[..8])
 }

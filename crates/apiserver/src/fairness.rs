@@ -7,20 +7,17 @@
 //! Watches, streams and everything else without an end are not in work, but their number is bounded by flow.
 
 use std::collections::{HashMap, VecDeque};
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
-use ferrovirt_serve::Guest;
+use ferrovirt_serve::{Counted, Guest};
 use http::{Response, StatusCode};
-use http_body::{Body as _, Frame, SizeHint};
+use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use tokio::sync::oneshot;
 
 use crate::authn::{MASTERS, User};
-use crate::http::body::{Body, BoxError};
+use crate::http::body::Body;
 use crate::http::request::RequestInfo;
 use crate::status::ApiError;
 
@@ -279,43 +276,23 @@ impl Turn {
         }
         match response.body().size_hint().exact() {
             Some(length) if length <= SMALL => Ok(response),
-            Some(_) => Ok(response.map(|inner| Following { inner, _kept: self }.boxed_unsync())),
+            Some(_) => Ok(response.map(|inner| Counted::new(inner, self).boxed_unsync())),
             None => {
                 let watch = self.fairness.begin_endless(&self.name, false)?;
-                Ok(response.map(|inner| Following { inner, _kept: watch }.boxed_unsync()))
+                Ok(response.map(|inner| Counted::new(inner, watch).boxed_unsync()))
             }
         }
     }
 }
 
-/// A body that keeps something until it ended.
-struct Following<T> {
-    inner: Body,
-    _kept: T,
-}
-
-impl<T: Unpin> http_body::Body for Following<T> {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        Pin::new(&mut self.inner).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use futures::FutureExt as _;
+    use http_body::Frame;
 
     use super::*;
+    use crate::http::body::BoxError;
 
     fn fairness() -> Arc<Fairness> {
         let shares =

@@ -15,6 +15,7 @@
 
 mod admission;
 mod aggregation;
+mod attempts;
 mod audit;
 mod authn;
 mod authz;
@@ -48,6 +49,7 @@ pub use http::body::{Body, BoxError};
 pub use http::certificate::ServingCertificate;
 pub use http::request::Query;
 pub use http::serve::TlsConfig;
+pub use registry::printers::human_duration;
 pub use rest::ServiceNetwork;
 pub use revocation::{RevocationList, Revocations, RevokedUser};
 pub use server::{ApiServer, Config, Handler, STORE_DIR, StartError};

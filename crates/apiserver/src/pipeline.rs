@@ -2,6 +2,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use ferrovirt_schema::names;
 use ferrovirt_serve::{Guest, TooMany};
@@ -133,13 +134,26 @@ fn authenticate(server: &Server, request: &mut Request<Body>) -> Result<User, Ap
         .and_then(|text| text.split_once(' '))
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
         .map(|(_, token)| token.trim())
+        .filter(|token| token.len() <= tokens::MAX_TOKEN)
         .ok_or_else(ApiError::unauthorized)?;
     if let Some(user) = server.static_tokens.find(token) {
         return Ok(user.clone());
     }
+    // A stranger's token has to be checked at some cost, before there is anybody whose share that would be.
+    let stranger = request.extensions().get::<Guest>().map(Guest::address).filter(|_| !server.tokens.knows(token));
+    if stranger.is_some_and(|address| !server.attempts.may_try(address, Instant::now())) {
+        return Err(ApiError::too_many_requests(
+            "too many wrong bearer tokens from this address, please try again later",
+        ));
+    }
     let now = jiff::Timestamp::now().as_second();
     match server.tokens.check(&server.store, token, &[ISSUER.to_owned()], now) {
-        Ok((user, _)) => Ok(user),
+        Ok((user, _)) => {
+            if let Some(address) = stranger {
+                server.attempts.was_right(address);
+            }
+            Ok(user)
+        }
         Err(error) => {
             tracing::debug!(%error, "a bearer token was refused");
             Err(ApiError::unauthorized())
@@ -240,7 +254,7 @@ async fn plain(server: &Arc<Server>, user: &User, path: &str, headers: &HeaderMa
         },
         "version" => Ok(body::json(StatusCode::OK, &version())),
         "metrics" => Ok(metrics(server).await),
-        "openapi" => openapi::handle(server, path, headers),
+        "openapi" => openapi::handle(server, path, headers).await,
         ".well-known" | "openid" => match (path.trim_end_matches('/'), server.tokens.keys()) {
             ("/.well-known/openid-configuration", Some(_)) => Ok(body::json(StatusCode::OK, &tokens::discovery())),
             ("/openid/v1/jwks", Some(keys)) => {
@@ -254,8 +268,18 @@ async fn plain(server: &Arc<Server>, user: &User, path: &str, headers: &HeaderMa
         )),
         _ => match discovery::handle(server, user, path, headers).await {
             Some(answer) => answer,
+            None if is_of_ours(server, path) => Err(ApiError::no_route()),
             None => Ok(body::text(StatusCode::NOT_FOUND, NOT_FOUND)),
         },
+    }
+}
+
+/// A version that a group of this server's own does not have.
+fn is_of_ours(server: &Server, path: &str) -> bool {
+    match path.split('/').filter(|p| !p.is_empty()).collect::<Vec<_>>().as_slice() {
+        ["api", _] => true,
+        ["apis", group, _] => server.registry.snapshot().iter().any(|r| r.group == *group && !r.custom),
+        _ => false,
     }
 }
 
@@ -281,6 +305,10 @@ async fn metrics(server: &Server) -> Response<Body> {
     text.push_str(&format!(
         "# TYPE apiserver_storage_size_bytes gauge\napiserver_storage_size_bytes {}\n",
         stats.log_bytes
+    ));
+    text.push_str(&format!(
+        "# HELP apiserver_storage_history_bytes Past states that are kept for lists in chunks.\n# TYPE apiserver_storage_history_bytes gauge\napiserver_storage_history_bytes {}\n",
+        stats.history_bytes
     ));
     text.push_str(&format!(
         "# TYPE apiserver_registered_watchers gauge\napiserver_registered_watchers {}\n",

@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use crate::admission::addresses::ExternalAddresses;
 use crate::admission::{Policies, Webhooks};
 use crate::aggregation::Aggregation;
+use crate::attempts::Attempts;
 use crate::audit::{Audit, Policy, Rotation};
 use crate::authn::{StaticTokens, User};
 use crate::authz::{self, Rbac};
@@ -29,7 +30,7 @@ use crate::http::body::Body;
 use crate::http::serve::{self, TlsConfig};
 use crate::openapi;
 use crate::registry::Registry;
-use crate::rest::{self, Snapshots};
+use crate::rest::{self, Begun};
 use crate::revocation::Revocations;
 use crate::service::{ApiService, ClientService};
 use crate::status::ApiError;
@@ -114,18 +115,21 @@ pub struct Server {
     pub webhooks: Webhooks,
     pub policies: Policies,
     pub aggregation: Aggregation,
-    pub snapshots: Snapshots,
+    /// Lists that were sent in part.
+    pub begun: Begun,
     pub tokens: Tokens,
+    /// Of strangers to be somebody.
+    pub attempts: Attempts,
     pub static_tokens: StaticTokens,
     pub root_ca_pem: Option<String>,
     pub front_proxy: Option<FrontProxy>,
     pub audit: Audit,
-    pub quotas: quota::Dirty,
+    pub quotas: quota::Ledger,
     pub openapi: openapi::Cache,
     /// Shares equal parts of CRD schemas; its lock also puts registry changes in order.
     pub crd_pool: tokio::sync::Mutex<Pool>,
-    /// Puts writes of services in order.
-    pub service_turn: tokio::sync::Mutex<()>,
+    /// What services have of addresses and ports.
+    pub service_numbers: rest::ServiceNumbers,
     pub service_network: rest::ServiceNetwork,
     pub pod_makers: Vec<String>,
     pub external_addresses: ExternalAddresses,
@@ -179,16 +183,17 @@ impl ApiServer {
             webhooks: Webhooks::default(),
             policies: Policies::default(),
             aggregation: Aggregation::default(),
-            snapshots: Snapshots::default(),
+            begun: Begun::default(),
             tokens,
+            attempts: Attempts::default(),
             static_tokens: config.static_tokens.clone(),
             root_ca_pem: config.root_ca_pem.clone(),
             front_proxy: config.front_proxy.clone(),
             audit,
-            quotas: quota::Dirty::default(),
+            quotas: quota::Ledger::default(),
             openapi: openapi::Cache::default(),
             crd_pool: tokio::sync::Mutex::default(),
-            service_turn: tokio::sync::Mutex::default(),
+            service_numbers: rest::ServiceNumbers::default(),
             service_network: config.service_network,
             pod_makers: config.pod_makers.clone(),
             external_addresses: config.external_addresses.clone(),
@@ -252,6 +257,10 @@ impl ApiServer {
     /// Writes every object as it is at this moment into an empty or new directory. Requests go on meanwhile.
     pub async fn backup(&self, directory: &Path) -> Result<(), BackupError> {
         self.server.store.backup(directory).await
+    }
+
+    pub fn store_stats(&self) -> ferrovirt_store::Stats {
+        self.server.store.stats()
     }
 
     /// Ends watches and controllers, then closes the store.

@@ -198,7 +198,7 @@ pub fn write(resource: &Resource, key: Key, expect: Expect, change: Change<Objec
 /// Errors of the store other than conflicts, which callers handle.
 pub fn store_error(error: &CommitError<ObjectMeta>) -> ApiError {
     match error {
-        CommitError::Conflict { .. } => ApiError::internal("unexpected conflict in the store"),
+        CommitError::Conflict { .. } | CommitError::Unmet => ApiError::internal("unexpected conflict in the store"),
         CommitError::Full(source) => {
             ApiError::new(507, "InsufficientStorage", format!("the store cannot write: {source}"))
         }

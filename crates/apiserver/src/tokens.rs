@@ -3,7 +3,8 @@
 //! A token is good as long as its signature, its times and its audience are, and the objects it is bound to are still the
 //! ones it was made for. Nothing about a token is stored.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -15,13 +16,16 @@ use rustls_pki_types::pem::PemObject as _;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::authn::User;
+use crate::authn::{User, digest};
 use crate::storage::Store;
 
 /// Who signs, and the audience of tokens that name none.
 pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 /// Longer tokens are none of ours.
-const MAX_TOKEN: usize = 16 * 1024;
+pub const MAX_TOKEN: usize = 16 * 1024;
+/// Tokens whose signature is remembered. Who has more of them has them checked again.
+const MAX_KNOWN: usize = 4096;
+const LARGEST_KNOWN: usize = 4096;
 
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
@@ -88,6 +92,8 @@ pub fn discovery() -> serde_json::Value {
 #[derive(Default)]
 pub struct Tokens {
     key: Option<EcdsaKeyPair>,
+    /// What tokens say whose signature was right, by their digest: it stays right. All else is looked at each time.
+    known: Mutex<HashMap<[u8; 32], Claims>>,
 }
 
 impl Tokens {
@@ -100,7 +106,7 @@ impl Tokens {
         let algorithm = &signature::ECDSA_P256_SHA256_FIXED_SIGNING;
         let key = EcdsaKeyPair::from_pkcs8(algorithm, der.secret_pkcs8_der(), &SystemRandom::new())
             .map_err(|e| KeyError::Key(e.to_string()))?;
-        Ok(Self { key: Some(key) })
+        Ok(Self { key: Some(key), known: Mutex::default() })
     }
 
     /// The token that says this, or None if there is no key.
@@ -158,11 +164,36 @@ impl Tokens {
         Ok((user(&claims), audiences))
     }
 
+    /// Whether the signature of a token was checked before, so that it costs next to nothing now.
+    pub fn knows(&self, token: &str) -> bool {
+        token.len() <= LARGEST_KNOWN && self.known().contains_key(&digest(token))
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<[u8; 32], Claims>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn verify(&self, token: &str) -> Result<Claims, TokenError> {
-        let key = self.key.as_ref().ok_or(TokenError::Malformed)?;
         if token.len() > MAX_TOKEN {
             return Err(TokenError::Malformed);
         }
+        let digest = digest(token);
+        if let Some(claims) = self.known().get(&digest) {
+            return Ok(claims.clone());
+        }
+        let claims = self.verify_signature(token)?;
+        if token.len() <= LARGEST_KNOWN {
+            let mut known = self.known();
+            if known.len() >= MAX_KNOWN {
+                known.clear();
+            }
+            known.insert(digest, claims.clone());
+        }
+        Ok(claims)
+    }
+
+    fn verify_signature(&self, token: &str) -> Result<Claims, TokenError> {
+        let key = self.key.as_ref().ok_or(TokenError::Malformed)?;
         let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).map_err(|_| TokenError::Malformed);
         let (message, signature) = token.rsplit_once('.').ok_or(TokenError::Malformed)?;
         let (header, content) = message.split_once('.').ok_or(TokenError::Malformed)?;

@@ -4,8 +4,8 @@
 //!
 //! Importers belong to tenants, who may enter them and make them say and write what they like. So an importer gets the one
 //! entry that is for its own namespace and source, read-only, and leaves what it fetched in its own pod. It is taken from
-//! there, once the pod has ended, by this trusted side, which copies it, computes its digest on the way, makes it durable, and
-//! only then gives it the name under which importers look. That name holds what the origin said of the content (asked anew,
+//! there, once the pod has ended, by this trusted side, which makes it its own (or copies it, where somebody still has it open
+//! for writing), computes its digest, makes it durable, and only then gives it the name under which importers look. That name holds what the origin said of the content (asked anew,
 //! with the tenant's own request, before a hit counts) and the digest, which every hit is checked against.
 //!
 //! ```text
@@ -122,6 +122,8 @@ struct Turn {
 pub(crate) struct Left {
     image: File,
     identity: String,
+    /// It is root's and in its entry, under this name.
+    adopted: Option<String>,
 }
 
 impl Cache {
@@ -146,8 +148,8 @@ impl Cache {
         own.is_ok_and(|own| own.entries().is_ok_and(|mut all| all.any(|entry| entry.is_ok_and(|e| is_image(&e.name)))))
     }
 
-    /// Opens what the importer in an ended pod left, if it left anything.
-    pub fn left_by(&self, pod_uid: &str) -> io::Result<Option<Left>> {
+    /// Takes what the importer in an ended pod left for an entry, if it left anything.
+    pub fn left_by(&self, pod_uid: &str, entry: &str) -> io::Result<Option<Left>> {
         let home = Path::new(pod_uid).join("volumes/kubernetes.io~empty-dir").join(SCRATCH);
         let scratch = Dir::open(&self.paths.pods)?.sub(home)?;
         let identity = match scratch.read_file(paths::LEFT_IDENTITY, 64) {
@@ -157,14 +159,28 @@ impl Cache {
         if !is_digest(&identity) {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        Ok(Some(Left { image: scratch.open_single(paths::LEFT_IMAGE, Access::Read)?, identity }))
+        let image = scratch.open_single(paths::LEFT_IMAGE, Access::Read)?;
+        let name = format!(".{pod_uid}.adopted");
+        // A file system without leases, or an importer that was cheated into leaving its file open somewhere.
+        let adopted = self.root()?.sub(entry)?.adopt(&image, &name).map(|()| name);
+        if let Err(error) = &adopted {
+            tracing::debug!(%error, "what an importer left is copied");
+        }
+        Ok(Some(Left { image, identity, adopted: adopted.ok() }))
     }
 
-    /// Copies it into its entry, in place of what the entry had.
+    /// Keeps it in its entry, in place of what the entry had.
     pub fn keep(&self, entry: &str, mut left: Left) -> io::Result<()> {
         let own = self.root()?.sub(entry)?;
-        let (mut file, name) = own.create_temporary(0o644)?;
-        let kept = copy_hashed(&mut left.image, &mut file, self.budget()?).and_then(|digest| {
+        let budget = self.budget()?;
+        let (name, written) = match left.adopted.take() {
+            Some(name) => (name, hash(&mut left.image, &mut io::sink(), budget).map(|digest| (digest, left.image))),
+            None => {
+                let (mut file, name) = own.create_temporary(0o644)?;
+                (name, hash(&mut left.image, &mut file, budget).map(|digest| (digest, file)))
+            }
+        };
+        let kept = written.and_then(|(digest, file)| {
             file.sync_all()?;
             own.rename(&name, &own, format!("{}.{digest}{IMAGE}", left.identity))?;
             own.sync()?;
@@ -280,7 +296,8 @@ fn is_image(name: &std::ffi::OsStr) -> bool {
     name.to_str().is_some_and(|name| name.ends_with(IMAGE))
 }
 
-fn copy_hashed(from: &mut File, to: &mut File, limit: u64) -> io::Result<String> {
+/// Copies, and says the digest.
+fn hash(from: &mut File, to: &mut impl Write, limit: u64) -> io::Result<String> {
     let mut digest = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
     let mut left = limit;

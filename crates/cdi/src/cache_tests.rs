@@ -49,17 +49,17 @@ fn volume(uid: &str) -> DataVolume {
 }
 
 #[test]
-fn what_an_importer_leaves_is_copied_under_the_digest_that_it_has() {
+fn what_an_importer_leaves_is_kept_under_the_digest_that_it_has() {
     let scene = Scene::new();
     assert!(!scene.home.path().join("old").exists(), "what importers could write is still there");
     assert_eq!(fs::metadata(scene.home.path().join("imports")).unwrap().mode() & 0o7777, 0o700);
     scene.cache.prepare("e").unwrap();
     assert!(!scene.cache.has("e"));
     let scratch = scene.scratch("p");
-    assert!(scene.cache.left_by("p").unwrap().is_none(), "nothing is left yet");
+    assert!(scene.cache.left_by("p", "e").unwrap().is_none(), "nothing is left yet");
     fs::write(scratch.join("image"), "content").unwrap();
     fs::write(scratch.join("identity"), SAID).unwrap();
-    let left = scene.cache.left_by("p").unwrap().unwrap();
+    let left = scene.cache.left_by("p", "e").unwrap().unwrap();
     // The pod may go before it is copied.
     fs::remove_dir_all(scene.home.path().join("pods/p")).unwrap();
     scene.cache.keep("e", left).unwrap();
@@ -71,11 +71,22 @@ fn what_an_importer_leaves_is_copied_under_the_digest_that_it_has() {
     assert_eq!(digest_of(&name, &"b".repeat(64)), None);
     let about = fs::metadata(scene.home.path().join("imports/e").join(&name)).unwrap();
     assert_eq!((about.uid(), about.mode() & 0o7777), (rustix::process::geteuid().as_raw(), 0o644));
+    // One that somebody may still write to is copied.
+    let scratch = scene.scratch("r");
+    fs::write(scratch.join("image"), "content").unwrap();
+    fs::write(scratch.join("identity"), SAID).unwrap();
+    let mut writer = fs::OpenOptions::new().append(true).open(scratch.join("image")).unwrap();
+    let left = scene.cache.left_by("r", "e").unwrap().unwrap();
+    assert!(left.adopted.is_none());
+    scene.cache.keep("e", left).unwrap();
+    writer.write_all(b" and a lie").unwrap();
+    assert_eq!(fs::read_to_string(scene.home.path().join("imports/e").join(&name)).unwrap(), "content");
+    assert_eq!(scene.kept("e"), std::slice::from_ref(&name));
     // The next one takes its place.
     let scratch = scene.scratch("q");
     fs::write(scratch.join("image"), "newer").unwrap();
     fs::write(scratch.join("identity"), "b".repeat(64)).unwrap();
-    scene.cache.keep("e", scene.cache.left_by("q").unwrap().unwrap()).unwrap();
+    scene.cache.keep("e", scene.cache.left_by("q", "e").unwrap().unwrap()).unwrap();
     assert_eq!(scene.kept("e").len(), 1);
     assert!(scene.kept("e")[0].starts_with("bbbb"));
 }
@@ -94,16 +105,16 @@ fn an_importer_that_leaves_links_shows_no_file_of_the_host() {
         let scratch = scene.scratch(pod);
         fs::write(scratch.join("identity"), SAID).unwrap();
         put(&scene.home.path().join("secret"), &scratch.join("image"));
-        assert!(scene.cache.left_by(pod).is_err(), "{pod}");
+        assert!(scene.cache.left_by(pod, "e").is_err(), "{pod}");
     }
     for (pod, identity) in [("path", "../../../../e".to_owned()), ("long", "a".repeat(65)), ("upper", "A".repeat(64))] {
         let scratch = scene.scratch(pod);
         fs::write(scratch.join("identity"), identity).unwrap();
         fs::write(scratch.join("image"), "x").unwrap();
-        assert!(scene.cache.left_by(pod).is_err(), "{pod}");
+        assert!(scene.cache.left_by(pod, "e").is_err(), "{pod}");
     }
     for pod in ["..", "/etc", ""] {
-        assert!(scene.cache.left_by(pod).is_err(), "{pod}");
+        assert!(scene.cache.left_by(pod, "e").is_err(), "{pod}");
     }
     assert!(!scene.cache.has("e"));
 }

@@ -1,12 +1,13 @@
 //! Follows DataVolumes, their claims and their importers, and does what the plan says.
 
+use std::collections::HashMap;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ferrovirt_api::cdi::{DataVolume, DataVolumeSource, DataVolumeSourcePvc, names};
 use futures::{FutureExt, StreamExt};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{
@@ -18,6 +19,7 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use crate::cache::{Cache, CachePaths};
+use crate::pass::{Pass, PassError};
 use crate::plan::{self, Action, Observed};
 use crate::progress;
 
@@ -45,6 +47,8 @@ pub(crate) enum Error {
     Encode(#[from] serde_json::Error),
     #[error("{0}")]
     Invalid(String),
+    #[error("cannot make what lets an importer in")]
+    Pass(#[from] PassError),
     #[error("cannot prepare the cache of images")]
     Cache(#[source] std::io::Error),
 }
@@ -54,9 +58,22 @@ pub(crate) struct Context {
     pub settings: Settings,
     cache: Option<Arc<Cache>>,
     upload_key: watch::Receiver<String>,
+    /// By the uids of volumes that are cloned from other namespaces.
+    passes: Mutex<HashMap<String, Given>>,
+}
+
+/// What lets an importer in, and the uids of the pods that have it.
+struct Given {
+    pass: Pass,
+    server: String,
+    importer: Option<String>,
 }
 
 impl Context {
+    fn passes(&self) -> MutexGuard<'_, HashMap<String, Given>> {
+        self.passes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub fn upload_key(&self) -> String {
         self.upload_key.borrow().clone()
     }
@@ -71,7 +88,7 @@ pub async fn run(
 ) {
     let (wake, woken) = futures::channel::mpsc::unbounded();
     let cache = settings.cache.clone().map(|paths| Arc::new(Cache::new(paths, wake)));
-    let context = Arc::new(Context { client: client.clone(), settings, cache, upload_key });
+    let context = Arc::new(Context { client: client.clone(), settings, cache, upload_key, passes: Mutex::default() });
     let volumes = Api::<DataVolume>::all(client.clone());
     let claims = Api::<PersistentVolumeClaim>::all(client.clone());
     let pods = Api::<Pod>::all(client);
@@ -112,8 +129,13 @@ async fn reconcile(volume: Arc<DataVolume>, context: Arc<Context>) -> Result<con
         }
         None => (None, None),
     };
+    let unbound = claim.as_ref().is_some_and(|claim| {
+        pod.is_none() && claim.status.as_ref().and_then(|status| status.phase.as_deref()) != Some("Bound")
+    });
     let classes = match (&claim, &origin) {
+        _ if volume.metadata.deletion_timestamp.is_some() => vec![],
         (None, Some(_)) => Api::<StorageClass>::all(context.client.clone()).list(&ListParams::default()).await?.items,
+        _ if unbound => Api::<StorageClass>::all(context.client.clone()).list(&ListParams::default()).await?.items,
         _ => vec![],
     };
     let servers = Api::<Pod>::namespaced(context.client.clone(), &home);
@@ -124,6 +146,13 @@ async fn reconcile(volume: Arc<DataVolume>, context: Arc<Context>) -> Result<con
     let progress = match &pod {
         Some(pod) if phase_of(pod) == Some("Running") => progress::of(pod).await,
         _ => None,
+    };
+    let (knows_server, knows_importer) = {
+        let is = |pod: &Option<Pod>, uid: &str| pod.as_ref().and_then(ResourceExt::uid).as_deref() == Some(uid);
+        let passes = context.passes();
+        let given = volume.uid().and_then(|uid| passes.get(&uid));
+        let importer = given.and_then(|given| given.importer.as_deref());
+        (given.is_some_and(|given| is(&server, &given.server)), importer.is_some_and(|uid| is(&pod, uid)))
     };
     let (random, upload_key) = (uuid_like(), context.upload_key());
     let mut observed = Observed {
@@ -140,6 +169,8 @@ async fn reconcile(volume: Arc<DataVolume>, context: Arc<Context>) -> Result<con
         upload_key: &upload_key,
         same_under_way: false,
         random: &random,
+        knows_server,
+        knows_importer,
         now: Timestamp::now(),
     };
     let kept = context.cache.as_ref().zip(plan::cache_entry(&observed));
@@ -210,7 +241,8 @@ async fn care_for_cache(
         }
         (actions, Some(pod)) if actions.contains(&Action::DeletePod) && phase_of(pod) == Some("Succeeded") => {
             let pod_uid = pod.uid().unwrap_or_default();
-            let left = tokio::task::spawn_blocking(move || own.left_by(&pod_uid)).await;
+            let entry_name = name.clone();
+            let left = tokio::task::spawn_blocking(move || own.left_by(&pod_uid, &entry_name)).await;
             let left = left.unwrap_or_else(|error| Err(std::io::Error::other(error)));
             match left {
                 Ok(Some(left)) => {
@@ -259,7 +291,7 @@ pub(crate) async fn act(
                 Err(kube::Error::Api(status)) if status.is_not_found() => {}
                 result => drop(result?),
             },
-            Action::CreateServer(_) | Action::DeleteServer | Action::Hold(_) => {}
+            Action::CreateCloner(..) | Action::CreateServer(..) | Action::DeleteServer | Action::Hold(_) => {}
         }
     }
     Ok(())
@@ -267,13 +299,36 @@ pub(crate) async fn act(
 
 /// Does what was decided about the namespace of a claim that is cloned.
 async fn abroad(context: &Context, volume: &DataVolume, servers: &Api<Pod>, actions: &[Action]) -> Result<(), Error> {
+    let uid = volume.uid().unwrap_or_default();
     for action in actions {
         match action {
-            Action::CreateServer(pod) => made(servers.create(&PostParams::default(), pod).await)?,
-            Action::DeleteServer => match servers.delete(&plan::server_name(volume), &DeleteParams::default()).await {
-                Err(kube::Error::Api(status)) if status.is_not_found() => {}
-                result => drop(result?),
-            },
+            // A pod waits for its secret. One that is made and does not get it is not known, and made again.
+            Action::CreateServer(pod, secret) => {
+                let Some(pod) = new(servers.create(&PostParams::default(), pod).await)? else { continue };
+                let pass = Pass::make()?;
+                let secrets = Api::<Secret>::namespaced(context.client.clone(), &pod.namespace().unwrap_or_default());
+                secrets.create(&PostParams::default(), &pass.of_server(secret, &pod)).await?;
+                let given = Given { pass, server: pod.uid().unwrap_or_default(), importer: None };
+                context.passes().insert(uid.clone(), given);
+            }
+            Action::CreateCloner(pod, secret) => {
+                let Some(pass) = context.passes().get(&uid).map(|given| given.pass.clone()) else { continue };
+                let namespace = volume.namespace().unwrap_or_default();
+                let pods = Api::<Pod>::namespaced(context.client.clone(), &namespace);
+                let Some(pod) = new(pods.create(&PostParams::default(), pod).await)? else { continue };
+                let secrets = Api::<Secret>::namespaced(context.client.clone(), &namespace);
+                secrets.create(&PostParams::default(), &pass.of_importer(secret, &pod)).await?;
+                if let Some(given) = context.passes().get_mut(&uid) {
+                    given.importer = pod.uid();
+                }
+            }
+            Action::DeleteServer => {
+                context.passes().remove(&uid);
+                match servers.delete(&plan::server_name(volume), &DeleteParams::default()).await {
+                    Err(kube::Error::Api(status)) if status.is_not_found() => {}
+                    result => drop(result?),
+                }
+            }
             Action::Hold(hold) => {
                 let namespace = volume.namespace().unwrap_or_default();
                 let volumes = Api::<DataVolume>::namespaced(context.client.clone(), &namespace);
@@ -342,9 +397,14 @@ async fn user_of(pods: &Api<Pod>, claim: &str) -> Result<Option<String>, Error> 
 }
 
 fn made<T>(result: Result<T, kube::Error>) -> Result<(), Error> {
+    new(result).map(drop)
+}
+
+/// What was made; `None` if it was there.
+fn new<T>(result: Result<T, kube::Error>) -> Result<Option<T>, Error> {
     match result {
-        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
-        result => result.map(drop).map_err(Error::from),
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(None),
+        result => Ok(Some(result?)),
     }
 }
 

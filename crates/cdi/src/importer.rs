@@ -21,7 +21,8 @@ use hyper::body::Incoming;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::job::{self, DISK_PATH, From, Job, PORT, UPLOAD_OFFSET, Verdict, paths};
+use crate::job::{self, CLONE_PORT, DISK_PATH, From, Job, PORT, UPLOAD_OFFSET, Verdict, paths};
+use crate::pass::{self, PassError};
 use crate::receive::{Answer, Uploads};
 use crate::show::{Body, Shown, full};
 use crate::transfer::{Board, Place, fetch};
@@ -37,6 +38,8 @@ enum Failure {
     Http(#[from] HttpError),
     #[error("the image cannot be used")]
     Disk(#[from] ferrovirt_disks::containerdisk::DiskError),
+    #[error(transparent)]
+    Pass(#[from] PassError),
     #[error("the job is not understood")]
     Job(#[from] serde_json::Error),
     #[error("cannot {what}")]
@@ -50,7 +53,7 @@ impl Failure {
             Self::Http(_) => "SourceRefused",
             Self::Disk(_) => "NoDiskInImage",
             Self::Job(_) => "InvalidJob",
-            Self::Io { .. } => "ImporterFailed",
+            Self::Io { .. } | Self::Pass(_) => "ImporterFailed",
         }
     }
 
@@ -94,15 +97,17 @@ async fn work() -> Result<(), Failure> {
         _ => None,
     };
     let shown = match &job.from {
-        From::Serve { token, block } => {
+        From::Serve { block } => {
             let wrap = |source| Failure::Io { what: "open the claim to be cloned", source };
-            Some(Shown::open(&source_disk(*block), token).map_err(wrap)?)
+            let token = pass::token(Path::new(paths::SECRET))?;
+            Some(Shown::open(&source_disk(*block), &token).map_err(wrap)?)
         }
         _ => None,
     };
-    let shows = shown.is_some();
-    serve(Arc::new(Server { board: board.clone(), upload, shown })).await?;
-    if shows {
+    listen(PORT, Arc::new(Server::Progress { board: board.clone(), upload }), None).await?;
+    if let Some(shown) = shown {
+        let tls = pass::server(Path::new(paths::SECRET))?;
+        listen(CLONE_PORT, Arc::new(Server::Disk(shown)), Some(tls)).await?;
         // Until somebody ends it, who knows that the clone is done.
         std::future::pending::<()>().await;
     }
@@ -146,11 +151,17 @@ async fn attempt(job: &Job, place: &Arc<Place>, board: &Arc<Board>) -> Result<()
     let (place, board, job) = (place.clone(), board.clone(), job.clone());
     let source = match &job.from {
         From::Http { .. } => Some(open_web(&job.from).await?),
+        From::Clone { url } => Some(open_clone(url).await?),
         _ => None,
     };
     let done = tokio::task::spawn_blocking(move || match (&job.from, source) {
-        (From::Http { url, checksum, verbatim, .. }, Some(source)) => {
-            let mut options = Options { verbatim: *verbatim, ..place.options() };
+        (From::Clone { .. }, Some(source)) => {
+            // It is a disk, whatever it looks like.
+            let options = Options { verbatim: true, ..place.options() };
+            Ok(fetch(&source, None, &place, options, &board)?)
+        }
+        (From::Http { url, checksum, .. }, Some(source)) => {
+            let mut options = place.options();
             if !checksum.is_empty() {
                 options.checksum = Some(checksum.parse()?);
             }
@@ -176,6 +187,15 @@ async fn attempt(job: &Job, place: &Arc<Place>, board: &Arc<Board>) -> Result<()
         Ok(result) => result,
         Err(error) => Err(Failure::Io { what: "finish the work", source: io::Error::other(error) }),
     }
+}
+
+async fn open_clone(url: &str) -> Result<WebSource, Failure> {
+    let secret = Path::new(paths::SECRET);
+    let client = Client::with_tls(pass::client(secret)?).without_redirects();
+    let mut sent = HeaderMap::new();
+    let bearer = HeaderValue::from_str(&format!("Bearer {}", pass::token(secret)?)).ok();
+    sent.extend(bearer.map(|value| (Some(AUTHORIZATION), value)));
+    Ok(WebSource::open(client, url, sent).await?)
 }
 
 async fn open_web(from: &From) -> Result<WebSource, Failure> {
@@ -238,10 +258,10 @@ fn import_raw(source: &FileSource, target: &Target, board: &Board) -> Result<(),
     import(source, target, &Options { verbatim: true, ..Options::default() }, &Tell(board))
 }
 
-struct Server {
-    board: Arc<Board>,
-    upload: Option<Uploads>,
-    shown: Option<Shown>,
+/// What is answered on a port.
+enum Server {
+    Progress { board: Arc<Board>, upload: Option<Uploads> },
+    Disk(Shown),
 }
 
 /// Where a claim that is cloned is mounted.
@@ -252,17 +272,17 @@ fn source_disk(block: bool) -> PathBuf {
     }
 }
 
-async fn serve(server: Arc<Server>) -> Result<(), Failure> {
-    let wrap = |source| Failure::Io { what: "listen for questions about the progress", source };
-    let listener = tokio::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).await.map_err(wrap)?;
+async fn listen(port: u16, server: Arc<Server>, tls: Option<Arc<rustls::ServerConfig>>) -> Result<(), Failure> {
+    let wrap = |source| Failure::Io { what: "listen for those who ask", source };
+    let listener = tokio::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await.map_err(wrap)?;
     // Few have something to ask here, and those who upload or clone say who they are.
     let limits = Limits { strangers: 48, ..Limits::new(64, 0.25) };
-    let receive = move || reception(server.clone());
+    let receive = move || reception(server.clone(), tls.clone());
     tokio::spawn(ferrovirt_serve::serve(listener, limits, receive, CancellationToken::new(), std::future::pending()));
     Ok(())
 }
 
-fn reception(server: Arc<Server>) -> Reception {
+fn reception(server: Arc<Server>, tls: Option<Arc<rustls::ServerConfig>>) -> Reception {
     let meet = move |_: Peer| -> Option<Handler> {
         Some(Box::new(move |request| {
             let server = server.clone();
@@ -278,26 +298,31 @@ fn reception(server: Arc<Server>) -> Reception {
             })
         }))
     };
-    Reception { tls: None, meet: Box::new(meet) }
+    Reception { tls, meet: Box::new(meet) }
 }
 
 async fn answer(server: &Server, request: Request<Incoming>) -> Response<Body> {
-    if let Some(shown) = server.shown.as_ref().filter(|_| request.uri().path() == DISK_PATH) {
-        let response = shown.answer(request.headers());
-        if response.status().is_success() {
-            // A whole disk takes its time.
-            request.extensions().get::<Guest>().map(|guest| guest.known("disk"));
-        }
-        return response;
-    }
     let plain = |code, text: String| Answer { code, text, offset: None };
-    let upload = request.uri().path().starts_with("/v1beta1/upload");
-    let told = match (request.method(), request.uri().path(), &server.upload) {
-        (&Method::GET, "/progress", _) => {
-            plain(StatusCode::OK, serde_json::to_string(&server.board.read()).unwrap_or_default())
+    let nothing = || plain(StatusCode::NOT_FOUND, "there is nothing here\n".to_owned());
+    let path = request.uri().path();
+    let told = match (server, request.method()) {
+        (Server::Disk(shown), &Method::GET | &Method::HEAD) if path == DISK_PATH => {
+            let response = shown.answer(request.headers());
+            if response.status().is_success() {
+                // A whole disk takes its time.
+                request.extensions().get::<Guest>().map(|guest| guest.known("disk"));
+            }
+            return response;
         }
-        (&Method::HEAD | &Method::POST | &Method::PUT, _, Some(uploads)) if upload => uploads.take(request).await,
-        _ => plain(StatusCode::NOT_FOUND, "there is nothing here\n".to_owned()),
+        (Server::Progress { board, .. }, &Method::GET) if path == "/progress" => {
+            plain(StatusCode::OK, serde_json::to_string(&board.read()).unwrap_or_default())
+        }
+        (Server::Progress { upload: Some(uploads), .. }, &Method::HEAD | &Method::POST | &Method::PUT)
+            if path.starts_with("/v1beta1/upload") =>
+        {
+            uploads.take(request).await
+        }
+        _ => nothing(),
     };
     let mut response = Response::new(full(told.text));
     *response.status_mut() = told.code;

@@ -12,7 +12,8 @@ pub const UPLOAD_FILE: &str = "ferrovirt-upload-file";
 /// A header in which an importer says how many bytes of that file it has.
 pub const UPLOAD_OFFSET: &str = "ferrovirt-upload-offset";
 
-/// Where a claim is shown to another importer.
+/// Where a claim is shown to another importer, encrypted.
+pub const CLONE_PORT: u16 = 8443;
 pub const DISK_PATH: &str = "/disk";
 
 /// Paths inside the importer's container.
@@ -69,9 +70,6 @@ pub enum From {
         login: bool,
         #[serde(default)]
         certificates: bool,
-        /// It is a disk, whatever it looks like.
-        #[serde(default)]
-        verbatim: bool,
     },
     /// The one disk in the mounted image.
     Image,
@@ -79,9 +77,12 @@ pub enum From {
     Claim {
         block: bool,
     },
-    /// Fill nothing: show the mounted claim to an importer in another namespace, who knows the token.
+    /// A claim of another namespace, from the pod that shows it there. Its secret is mounted.
+    Clone {
+        url: String,
+    },
+    /// Fill nothing: show the mounted claim to an importer in another namespace. Its secret is mounted.
     Serve {
-        token: String,
         block: bool,
     },
     /// Wait for somebody with a token for this claim. A job can be read by whoever may look at pods, so it has no secret: the key

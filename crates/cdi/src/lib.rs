@@ -15,6 +15,7 @@ mod claims;
 pub mod controller;
 pub mod importer;
 pub mod job;
+mod pass;
 pub mod plan;
 mod progress;
 mod receive;

@@ -1,4 +1,5 @@
 //! Shows a claim to an importer in another namespace, which cannot mount it: any part of it, to whoever knows the token.
+//! Encrypted, and with a certificate that the importer knows (`pass`).
 
 use std::fs::File;
 use std::io::{self, Seek};

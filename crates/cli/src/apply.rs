@@ -73,7 +73,7 @@ pub async fn run(arguments: ApplyArgs) -> Result<()> {
             }
         };
         println!("{label} {done}");
-        if arguments.wait && manifest.gvk.kind == "VirtualMachine" {
+        if arguments.wait && should_run(&manifest) {
             waiting.push((api, manifest.name, label));
         }
     }
@@ -81,6 +81,14 @@ pub async fn run(arguments: ApplyArgs) -> Result<()> {
         wait::until_ready(&api, &name, &label).await?;
     }
     Ok(())
+}
+
+/// Nobody waits for a VM that is meant to be off, or that somebody has to start.
+fn should_run(manifest: &Manifest) -> bool {
+    let spec = &manifest.value["spec"];
+    let strategy = spec["runStrategy"].as_str().unwrap_or_default();
+    let wanted = spec["running"] == true || ["Always", "RerunOnFailure", "Once"].contains(&strategy);
+    manifest.gvk.kind == "VirtualMachine" && wanted
 }
 
 pub fn read_files(files: &[String]) -> Result<Vec<Manifest>> {
@@ -118,4 +126,31 @@ fn manifest(value: Value) -> Result<Manifest> {
         name,
         value,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_what_should_run_is_waited_for() {
+        let vm = |kind: &str, spec: Value| {
+            manifest(json!({ "apiVersion": "kubevirt.io/v1", "kind": kind, "metadata": { "name": "a" }, "spec": spec }))
+                .unwrap()
+        };
+        for (kind, spec, expected) in [
+            ("VirtualMachine", json!({ "runStrategy": "Always" }), true),
+            ("VirtualMachine", json!({ "running": true }), true),
+            ("VirtualMachine", json!({ "runStrategy": "Once" }), true),
+            ("VirtualMachine", json!({ "runStrategy": "Halted" }), false),
+            ("VirtualMachine", json!({ "runStrategy": "Manual" }), false),
+            ("VirtualMachine", json!({ "running": false }), false),
+            ("VirtualMachine", json!({}), false),
+            ("DataVolume", json!({ "runStrategy": "Always" }), false),
+        ] {
+            assert_eq!(should_run(&vm(kind, spec.clone())), expected, "{kind} {spec}");
+        }
+    }
 }

@@ -12,7 +12,10 @@ use kube::{
     discovery::{ApiCapabilities, Discovery, Scope},
 };
 
-use crate::up::paths::{DEFAULT_DATA_DIR, Paths};
+use crate::{
+    next, root,
+    up::paths::{DEFAULT_DATA_DIR, Paths},
+};
 
 /// Which cluster is meant is the same question for every command; what the command is about comes first.
 const HEADING: &str = "Which cluster";
@@ -50,7 +53,10 @@ impl ClientArgs {
     }
 
     pub async fn connect(&self) -> Result<Client> {
-        Ok(Client::try_from(self.config().await?)?)
+        let mut config = self.config().await?;
+        // The library would ask a server that says "unavailable", such as for a closed port of a guest, again and again in silence.
+        config.default_retry = false;
+        Ok(Client::try_from(config)?)
     }
 
     pub fn namespace<'a>(&'a self, client: &'a Client) -> &'a str {
@@ -65,17 +71,20 @@ impl ClientArgs {
             (None, None) => None,
         };
         if let Some(file) = chosen {
+            if self.kubeconfig.is_none() {
+                root::needed_for(&file)?;
+            }
             let kubeconfig = Kubeconfig::read_from(&file).with_context(|| format!("cannot read {}", file.display()))?;
             return Ok((kubeconfig, file.display().to_string()));
         }
-        if std::env::var_os("KUBECONFIG").is_none() {
-            let file = own(Path::new(DEFAULT_DATA_DIR))?;
-            if file.exists() {
-                return Ok((Kubeconfig::read_from(&file)?, file.display().to_string()));
-            }
+        let local = own(Path::new(DEFAULT_DATA_DIR))?;
+        if std::env::var_os("KUBECONFIG").is_none() && local.exists() {
+            return Ok((Kubeconfig::read_from(&local)?, local.display().to_string()));
         }
         match Kubeconfig::read() {
             Ok(kubeconfig) => Ok((kubeconfig, "of the environment".into())),
+            // There may be a host that only root sees.
+            Err(_) if root::is_closed(&local) => bail!("{}", root::advice(&local)),
             Err(_) => bail!(
                 "there is no cluster to talk to: start one with `ferrovirt up --detach`, or name a kubeconfig with --kubeconfig"
             ),
@@ -96,7 +105,10 @@ pub async fn find_kind(client: &Client, name: &str) -> Result<(ApiResource, ApiC
         Err(kube::Error::SerdeError(_)) => Discovery::new(client.clone()).run().await.context(ASK)?,
         Err(error) => return Err(error).context(ASK),
     };
-    for api_group in discovery.groups() {
+    // The core group first: metrics servers call their figures nodes and pods, too.
+    let mut groups: Vec<_> = discovery.groups().collect();
+    groups.sort_by_key(|group| (!group.name().is_empty(), group.name().to_owned()));
+    for api_group in groups {
         if group.as_deref().is_some_and(|group| group != api_group.name()) {
             continue;
         }
@@ -159,7 +171,8 @@ pub fn explain(error: &anyhow::Error) -> String {
         let text = match cause.downcast_ref::<kube::Error>() {
             Some(kube::Error::Api(status)) => status.message.clone(),
             Some(kube::Error::Service(_) | kube::Error::HyperError(_)) => {
-                "cannot reach the API server: is it running? (`ferrovirt status`, `ferrovirt up --detach`)".into()
+                let (status, up) = (next::ferrovirt("status"), next::ferrovirt("up --detach"));
+                format!("cannot reach the API server: is it running? (`{status}`, `{up}`)")
             }
             _ => cause.to_string(),
         };

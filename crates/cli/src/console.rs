@@ -11,8 +11,9 @@ use tokio_tungstenite::{WebSocketStream, tungstenite::Message};
 
 use crate::{
     client::ClientArgs,
-    socket,
+    console_log, persona, socket,
     target::{self, Kind},
+    wait,
 };
 
 /// `^]`
@@ -27,6 +28,12 @@ pub struct ConsoleArgs {
     /// Begin with what the guest wrote last [default: true on a terminal]
     #[arg(long, num_args = 0..=1, default_missing_value = "true")]
     pub scrollback: Option<bool>,
+    /// Show what the guest wrote since it started, and leave
+    #[arg(long, conflicts_with = "scrollback")]
+    pub log: bool,
+    /// With --log: go on with what it writes
+    #[arg(long, short, requires = "log")]
+    pub follow: bool,
     /// Accepted for upstream's sake: minutes to wait for the machine
     #[arg(long, hide = true)]
     pub timeout: Option<u64>,
@@ -38,6 +45,12 @@ pub async fn run(arguments: ConsoleArgs) -> Result<()> {
     let named = target::path(&arguments.name)?;
     let namespace = named.namespace.unwrap_or(namespace);
     let name = &named.name;
+    if arguments.log {
+        return console_log::run(&client, &namespace, name, arguments.follow).await;
+    }
+    if !persona::is_virtctl() {
+        wait::until_guest_runs(&client, &namespace, name).await?;
+    }
     let mut path = socket::path(&namespace, Kind::Instance.resource(), name, "console");
     if arguments.scrollback.unwrap_or_else(|| std::io::stdin().is_terminal()) {
         path.push_str("?scrollback=true");

@@ -7,7 +7,10 @@ use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
-use crate::info::{self, Format};
+use crate::{
+    amounts,
+    info::{self, Format},
+};
 
 #[derive(Subcommand)]
 pub enum CreateCommand {
@@ -27,10 +30,10 @@ pub struct VmArgs {
     #[arg(long, default_value = "Always")]
     run_strategy: String,
     /// Seconds that the guest gets to end by itself
-    #[arg(long, default_value_t = 180)]
+    #[arg(long, default_value_t = 180, value_parser = clap::value_parser!(i64).range(0..), allow_negative_numbers = true)]
     termination_grace_period: i64,
     /// Memory of the guest [default: 512Mi, unless an instance type says it]
-    #[arg(long)]
+    #[arg(long, value_parser = amounts::memory, allow_hyphen_values = true)]
     memory: Option<String>,
     /// Instance type: NAME of a cluster's, or virtualmachineinstancetype/NAME
     #[arg(long)]
@@ -310,7 +313,10 @@ fn import(
     let mut spec = source;
     let copies = ["pvc", "snapshot", "ds"].contains(&kind);
     match params.get("size") {
-        Some(size) => spec["storage"] = json!({ "resources": { "requests": { "storage": size } } }),
+        Some(size) => {
+            let size = amounts::disk(size).map_err(|why| anyhow::anyhow!("{flag}: size: {why}"))?;
+            spec["storage"] = json!({ "resources": { "requests": { "storage": size } } });
+        }
         None if copies => spec["storage"] = json!({}),
         None => bail!("{flag}: a {kind} volume needs a size, such as size:10Gi"),
     }

@@ -13,7 +13,7 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::client::ClientArgs;
+use crate::{client::ClientArgs, persona, shell};
 
 /// How often a change that met another one is tried.
 const ATTEMPTS: u32 = 10;
@@ -32,8 +32,8 @@ pub enum CredentialsCommand {
 pub struct KeyArgs {
     #[command(flatten)]
     common: Common,
-    /// File with the public key
-    #[arg(short, long, required_unless_present = "value", conflicts_with = "value")]
+    /// File with the public key [default: the key of `ferrovirt shell`]
+    #[arg(short, long, conflicts_with = "value")]
     file: Option<String>,
     /// The public key itself
     #[arg(long)]
@@ -225,7 +225,8 @@ impl KeyArgs {
         let key = match (&self.value, &self.file) {
             (Some(value), _) => value.clone(),
             (None, Some(file)) => fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?,
-            (None, None) => bail!("which key? Give --file or --value"),
+            (None, None) if persona::is_virtctl() => bail!("which key? Give --file or --value"),
+            (None, None) => shell::public_key()?,
         };
         let key = key.trim().to_owned();
         if key.split_whitespace().count() < 2 {

@@ -14,7 +14,7 @@ use clap::Args;
 use ferrovirt_store::FsckReport;
 
 use crate::{
-    HostArgs,
+    HostArgs, next, root,
     up::{control, paths::Paths, pki},
 };
 
@@ -39,6 +39,7 @@ pub struct RestoreArgs {
 
 pub fn fsck(arguments: &HostArgs) -> Result<()> {
     let paths = Paths::new(&arguments.data_dir)?;
+    root::needed_for(&paths.store())?;
     if !paths.store().is_dir() {
         bail!("{} has no stored objects: is it the data directory of a host?", paths.data_dir.display());
     }
@@ -61,6 +62,7 @@ fn summary(report: &FsckReport) -> String {
 pub async fn backup(arguments: BackupArgs) -> Result<()> {
     let paths = Paths::new(&arguments.host.data_dir)?;
     let directory = std::path::absolute(&arguments.directory).context("cannot resolve the directory of the backup")?;
+    root::needed_for(&paths.store())?;
     if !paths.store().is_dir() {
         bail!("{} has no stored objects: is it the data directory of a host?", paths.data_dir.display());
     }
@@ -82,12 +84,14 @@ pub async fn backup(arguments: BackupArgs) -> Result<()> {
 
 pub async fn restore(arguments: RestoreArgs) -> Result<()> {
     let paths = Paths::new(&arguments.host.data_dir)?;
+    root::needed_for(&paths.store())?;
     let source = arguments.directory.join(ferrovirt_apiserver::STORE_DIR);
     if !source.is_dir() {
         bail!("{} is not a backup: it has no {}", arguments.directory.display(), source.display());
     }
     if let Some(status) = control::status(&paths.control_socket()).await {
-        bail!("the host of {} is running (pid {}): `ferrovirt down` first", paths.data_dir.display(), status.pid);
+        let down = next::ferrovirt("down");
+        bail!("the host of {} is running (pid {}): `{down}` first", paths.data_dir.display(), status.pid);
     }
     // Nothing is put aside for a backup that cannot be read.
     ferrovirt_store::fsck(&source).context("the backup cannot be read")?;
@@ -105,7 +109,7 @@ pub async fn restore(arguments: RestoreArgs) -> Result<()> {
     let report = ferrovirt_store::restore(&source, &store)?;
     copy_keys(&arguments.directory.join("pki"), &paths.pki())?;
     println!("{} holds {}", paths.data_dir.display(), summary(&report));
-    println!("start it with `ferrovirt up`");
+    println!("start it with `{}`", next::ferrovirt("up"));
     Ok(())
 }
 

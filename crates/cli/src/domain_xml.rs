@@ -12,12 +12,15 @@ use ferrovirt_api::v1::{VirtualMachine, VirtualMachineInstance};
 use ferrovirt_machine::{
     convert::{ContainerDisk, Context, EfiConfiguration, FieldError, KernelFiles, machine_spec},
     defaults, features, hypervisor,
-    spec::{Arch, DiskFormat},
+    spec::{Arch, DiskFormat, IdRange},
 };
 use serde_json::Value;
 
 /// Stands for what the API server would have given the object.
 const SOME_UID: &str = "00000000-0000-4000-8000-000000000001";
+
+/// Stands for the user ids that a node would give a container.
+const SOME_IDS: IdRange = IdRange { first: 0x2000_0000, count: 1 << 16 };
 
 #[derive(Args)]
 pub struct DomainXmlArgs {
@@ -108,6 +111,13 @@ fn assumed(vmi: &VirtualMachineInstance, arch: Arch) -> Context {
         });
     }
     let base = &context.layout.container_disks;
+    let driver = hypervisor::find(vmi.spec.hypervisor.as_deref().unwrap_or(hypervisor::DEFAULT));
+    if driver.is_ok_and(|driver| driver.guest() == hypervisor::Guest::Container) {
+        let images = vmi.spec.volumes.iter().filter(|volume| volume.container_disk.is_some());
+        context.container_trees =
+            images.map(|volume| (volume.name.clone(), format!("{base}/{}", volume.name))).collect();
+        context.guest_ids = SOME_IDS;
+    }
     for volume in vmi.spec.volumes.iter().filter(|volume| volume.container_disk.is_some()) {
         let path = format!("{base}/{}/disk/disk.img", volume.name);
         let image = ContainerDisk { path, format: DiskFormat::Qcow2, size: None };
@@ -195,6 +205,21 @@ mod tests {
         assert!(instance(json!({"spec": {"domain": {}}})).unwrap().is_some());
         assert!(instance(json!({"kind": "Secret"})).unwrap().is_none());
         assert!(instance(json!({"metadata": {}})).is_err());
+    }
+
+    #[test]
+    fn the_examples_become_domains() {
+        for (text, words) in [
+            (include_str!("../../../examples/demo.yaml"), "<domain type=\"kvm\""),
+            (include_str!("../../../examples/debian.yaml"), "<domain type=\"kvm\""),
+            (include_str!("../../../examples/demo-lxc.yaml"), "<domain type=\"lxc\""),
+        ] {
+            let documents: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();
+            let machines = documents.into_iter().filter_map(|document| instance(document).unwrap());
+            let all: Vec<String> =
+                machines.map(|vmi| convert(vmi, &arguments(Some(Arch::X86_64)), None).unwrap()).collect();
+            assert!(!all.is_empty() && all.iter().all(|xml| xml.contains(words)), "{all:?}");
+        }
     }
 
     #[test]

@@ -2,16 +2,31 @@
 
 use anyhow::{Result, bail};
 
+use clap::Args;
+
 use crate::{
     HostArgs,
     up::{control, paths::Paths, start_in_background},
 };
 
-pub async fn run(arguments: HostArgs) -> Result<()> {
+#[derive(Args)]
+pub struct DownArgs {
+    #[command(flatten)]
+    host: HostArgs,
+    /// Give no guest more than so many seconds to shut down, whatever its own grace period is
+    #[arg(long, value_name = "SECONDS", conflicts_with = "force")]
+    grace: Option<u64>,
+    /// End all guests at once, as if their power were cut; what they have not written is lost
+    #[arg(long)]
+    force: bool,
+}
+
+pub async fn run(arguments: DownArgs) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!("ferrovirt down needs root");
     }
-    let paths = Paths::new(&arguments.data_dir)?;
+    let paths = Paths::new(&arguments.host.data_dir)?;
+    let haste = control::Haste { grace: arguments.grace, force: arguments.force };
     if control::status(&paths.control_socket()).await.is_none() {
         if !left_running(&paths) {
             println!("nothing runs in {}", paths.data_dir.display());
@@ -25,7 +40,7 @@ pub async fn run(arguments: HostArgs) -> Result<()> {
         tokio::task::spawn_blocking(move || start_in_background(&started, &arguments)).await??;
     }
     let mut done = false;
-    control::down(&paths.control_socket(), |line| match line {
+    control::down(&paths.control_socket(), haste, |line| match line {
         control::DONE => done = true,
         line => eprintln!("{line}"),
     })

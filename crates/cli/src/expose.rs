@@ -24,7 +24,7 @@ pub struct ExposeArgs {
     #[arg(long = "name", value_name = "SERVICE")]
     service: String,
     /// Port of the Service [default: the ports that the machine declares]
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
     /// Port of the guest, or its name [default: the same]
     #[arg(long)]
@@ -79,7 +79,7 @@ pub async fn run(arguments: ExposeArgs) -> Result<()> {
     let client = arguments.client.connect().await?;
     let namespace = arguments.client.namespace(&client).to_owned();
     let name = &arguments.name;
-    let by_id = json!({ names::VIRTUAL_MACHINE_INSTANCE_ID_LABEL: name });
+    let by_id = json!({ names::VIRTUAL_MACHINE_INSTANCE_ID_LABEL: ferrovirt_plan::pod::instance_id(name) });
     let owner = |kind: &str, uid: Option<String>| {
         json!({
             "apiVersion": "kubevirt.io/v1", "kind": kind, "name": name, "uid": uid,

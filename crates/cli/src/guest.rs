@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use crate::{
     client::ClientArgs,
-    persona, power, socket, table,
-    target::{self, Kind},
+    each, persona, power, socket, table,
+    target::{self, Kind, Named},
 };
 
 #[derive(Args)]
 pub struct PauseArgs {
-    /// The VM, optionally with the word `vm` or `vmi` before it
-    #[arg(required = true, num_args = 1..=2, value_name = "NAME")]
+    /// The VMs, optionally with the word `vm` or `vmi` before them
+    #[arg(required = true, num_args = 1.., value_name = "NAME")]
     words: Vec<String>,
     #[command(flatten)]
     client: ClientArgs,
@@ -25,8 +25,8 @@ pub struct PauseArgs {
 
 #[derive(Args)]
 pub struct GuestArgs {
-    /// The VM, optionally with the word `vm` or `vmi` before it
-    #[arg(required = true, num_args = 1..=2, value_name = "NAME")]
+    /// The VMs, optionally with the word `vm` or `vmi` before them
+    #[arg(required = true, num_args = 1.., value_name = "NAME")]
     words: Vec<String>,
     #[command(flatten)]
     client: ClientArgs,
@@ -34,8 +34,11 @@ pub struct GuestArgs {
 
 #[derive(Args)]
 pub struct InfoArgs {
+    /// The VM, optionally with the word `vm` or `vmi` before it
+    #[arg(required = true, num_args = 1..=2, value_name = "NAME")]
+    words: Vec<String>,
     #[command(flatten)]
-    guest: GuestArgs,
+    client: ClientArgs,
     /// How to print it [default: a table; json as virtctl]
     #[arg(short, long, value_enum)]
     output: Option<Output>,
@@ -63,16 +66,25 @@ pub async fn ask(verb: &str, arguments: GuestArgs) -> Result<()> {
 }
 
 async fn put(verb: &str, subresource: &str, arguments: GuestArgs, options: Vec<u8>, dry_run: bool) -> Result<()> {
-    let named = target::words(&arguments.words)?;
-    let name = &named.name;
+    let all = target::several(&arguments.words)?;
     let client = arguments.client.connect().await?;
-    let namespace = named.namespace.clone().unwrap_or_else(|| arguments.client.namespace(&client).to_owned());
-    // An instance has the name of its VM.
-    let path = socket::path(&namespace, Kind::Instance.resource(), name, subresource);
-    client.request_text(http::Request::put(path).body(options)?).await?;
+    let default = arguments.client.namespace(&client);
+    each::of(all, async |named| {
+        let namespace = named.namespace.as_deref().unwrap_or(default);
+        // An instance has the name of its VM.
+        let path = socket::path(namespace, Kind::Instance.resource(), &named.name, subresource);
+        client.request_text(http::Request::put(path).body(options.clone())?).await?;
+        said(verb, &named, dry_run);
+        Ok(())
+    })
+    .await
+}
+
+fn said(verb: &str, named: &Named, dry_run: bool) {
+    let name = &named.name;
     if persona::is_virtctl() {
         println!("VMI {name} was scheduled to {verb}");
-        return Ok(());
+        return;
     }
     let kind = named.kind.short();
     println!(
@@ -85,13 +97,12 @@ async fn put(verb: &str, subresource: &str, arguments: GuestArgs, options: Vec<u
             _ => "was asked to reboot",
         }
     );
-    Ok(())
 }
 
 pub async fn info(subresource: &str, arguments: InfoArgs) -> Result<()> {
-    let named = target::words(&arguments.guest.words)?;
-    let client = arguments.guest.client.connect().await?;
-    let namespace = named.namespace.clone().unwrap_or_else(|| arguments.guest.client.namespace(&client).to_owned());
+    let named = target::words(&arguments.words)?;
+    let client = arguments.client.connect().await?;
+    let namespace = named.namespace.clone().unwrap_or_else(|| arguments.client.namespace(&client).to_owned());
     let path = socket::path(&namespace, Kind::Instance.resource(), &named.name, subresource);
     let request = http::Request::get(path).header("Accept", "application/json").body(vec![])?;
     let answer: Value = client.request(request).await?;

@@ -7,9 +7,9 @@ const TOPICS: &[(&str, &[&str])] = &[
     ("This machine as a VM host", &["up", "down", "status", "kubeconfig", "fsck", "backup", "restore"]),
     ("Make and change VMs", &["run", "create", "apply", "get", "delete", "expand"]),
     ("Power", &["start", "stop", "restart", "pause", "unpause", "reset", "soft-reboot"]),
-    ("Reach a guest", &["console", "vnc", "ssh", "scp", "port-forward", "expose"]),
+    ("Reach a guest", &["shell", "exec", "cp", "console", "vnc", "ssh", "scp", "port-forward", "expose"]),
     ("Look into it", &["why", "top", "guestosinfo", "userlist", "fslist", "credentials"]),
-    ("Disks and images", &["image-upload", "image"]),
+    ("Disks and images", &["images", "image-upload", "image"]),
     ("Hypervisors and devices", &["hypervisors", "permitted-devices", "domain-xml"]),
     ("A Kubernetes cluster", &["preflight", "install", "upgrade", "uninstall", "adm"]),
     ("This program", &["version", "completion", "help"]),
@@ -23,7 +23,8 @@ const EXAMPLES: &[(&str, &str)] = &[
     ),
     (
         "run",
-        "  ferrovirt run quay.io/containerdisks/debian:12
+        "  ferrovirt run debian:12
+  ferrovirt run quay.io/containerdisks/debian:12
   ferrovirt run https://example.com/disk.qcow2 --name db --memory 4Gi --disk-size 40Gi
   ferrovirt run ./disk.qcow2 --detach",
     ),
@@ -34,18 +35,41 @@ const EXAMPLES: &[(&str, &str)] = &[
     ),
     (
         "get",
-        "  ferrovirt get vms -A
-  ferrovirt get vm demo -o yaml",
+        "  ferrovirt get vms -A -o wide
+  ferrovirt get vms -w                          goes on, and prints what changes
+  ferrovirt get vm/demo pod/web -o yaml",
     ),
     (
         "delete",
-        "  ferrovirt delete vm demo
+        "  ferrovirt delete vm demo web
+  ferrovirt delete vm/demo --force              as if the plug was pulled
   ferrovirt delete -f vm.yaml",
     ),
     (
         "stop",
-        "  ferrovirt stop demo
+        "  ferrovirt stop demo web
   ferrovirt stop demo --force --grace-period 0    as if the plug was pulled",
+    ),
+    (
+        "shell",
+        "  ferrovirt shell web
+  ferrovirt shell root@vm/web/shop --port 2222",
+    ),
+    (
+        "exec",
+        "  ferrovirt exec web -- systemctl status nginx
+  ferrovirt exec web -- tar -cf - /etc > etc.tar
+  ferrovirt exec -t web -- top",
+    ),
+    (
+        "cp",
+        "  ferrovirt cp notes.txt web:
+  ferrovirt cp -r web:/var/log logs",
+    ),
+    (
+        "images",
+        "  ferrovirt images
+  ferrovirt images debian:12",
     ),
     (
         "ssh",
@@ -78,7 +102,18 @@ const EXAMPLES: &[(&str, &str)] = &[
         "  ferrovirt image-upload dv debian --size 10Gi --image-path debian.qcow2
   ferrovirt image-upload pvc data --no-create --image-path data.raw.xz",
     ),
-    ("kubeconfig", "  ferrovirt kubeconfig --user ana --group developers > ana.kubeconfig"),
+    (
+        "kubeconfig",
+        "  ferrovirt kubeconfig --user ana --group developers > ana.kubeconfig
+  ferrovirt kubeconfig --user ana --server vmhost.example --output ana.kubeconfig
+  ferrovirt kubeconfig --revoke ana",
+    ),
+    (
+        "completion",
+        "  ferrovirt completion bash > /etc/bash_completion.d/ferrovirt
+  ferrovirt completion zsh > /usr/local/share/zsh/site-functions/_ferrovirt
+  ferrovirt completion fish > ~/.config/fish/completions/ferrovirt.fish",
+    ),
     (
         "domain-xml",
         "  ferrovirt domain-xml -f vm.yaml

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use ferrovirt_disks::store::ImageStore;
 
-use crate::{HostArgs, table, up::images::confined, up::paths::Paths};
+use crate::{HostArgs, root, table, up::images::confined, up::paths::Paths};
 
 #[derive(Subcommand)]
 pub enum ImageCommand {
@@ -62,6 +62,7 @@ pub fn run(command: ImageCommand) -> Result<()> {
 
 fn open(host: &HostArgs) -> Result<ImageStore> {
     let paths = Paths::new(&host.data_dir)?;
+    root::needed_for(&paths.data_dir)?;
     paths.create()?;
     ImageStore::open(&paths.images(), confined(vec![]))
         .with_context(|| format!("cannot open {}", paths.images().display()))

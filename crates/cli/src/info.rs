@@ -1,9 +1,9 @@
-//! Small commands that read or set one thing: version, expand, permitted-devices, adm log-verbosity, completion.
+//! Small commands that read or set one thing: version, expand, permitted-devices, adm log-verbosity.
 
 use std::{fs, io::Read};
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, CommandFactory, Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use ferrovirt_api::v1::KubeVirt;
 use kube::{
     Api, Client,
@@ -11,7 +11,7 @@ use kube::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::{client::ClientArgs, output, persona, socket, target::Kind};
+use crate::{client::ClientArgs, persona, socket, target::Kind};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
@@ -255,19 +255,6 @@ fn verbosity(
             Ok(Verbosity::Set(wanted))
         }
     }
-}
-
-#[derive(Args)]
-pub struct CompletionArgs {
-    /// The shell
-    shell: clap_complete::Shell,
-}
-
-pub fn completion<C: CommandFactory>(arguments: &CompletionArgs) {
-    let name = if persona::is_virtctl() { "virtctl" } else { "ferrovirt" };
-    let mut script = vec![];
-    clap_complete::generate(arguments.shell, &mut C::command(), name, &mut script);
-    output::bytes(&script);
 }
 
 #[cfg(test)]

@@ -6,15 +6,21 @@
 #[macro_use]
 mod output;
 
+mod age;
+mod amounts;
 mod apply;
+mod catalog;
 mod client;
+mod completion;
 mod console;
+mod console_log;
 mod create;
 mod credentials;
 mod data;
 mod delete;
 mod domain_xml;
 mod down;
+mod each;
 mod exit;
 mod expose;
 mod get;
@@ -26,12 +32,17 @@ mod info;
 mod install;
 mod kubeconfig;
 mod logging;
+mod machines;
+mod next;
 mod persona;
 mod port_forward;
 mod power;
 mod roles;
+mod root;
 mod run;
+mod shell;
 mod socket;
+mod source;
 mod ssh;
 mod status;
 mod table;
@@ -60,7 +71,7 @@ enum Command {
     /// Turn this machine into a VM host
     Up(up::UpArgs),
     /// Stop all VMs in order, then the host
-    Down(HostArgs),
+    Down(down::DownArgs),
     /// Say what runs, where, and how to connect
     Status(HostArgs),
     /// Check the stored objects of a host
@@ -99,9 +110,18 @@ enum Command {
     SoftReboot(guest::GuestArgs),
     /// Show a guest's screen in a viewer, or save it as a picture
     Vnc(vnc::VncArgs),
-    /// Log in to a guest with ssh
-    Ssh(ssh::SshArgs),
+    /// Log in to a guest
+    Shell(shell::ShellArgs),
+    /// Run a command in a guest
+    Exec(shell::ExecArgs),
     /// Copy files to or from a guest
+    Cp(shell::CpArgs),
+    /// What ssh talks through (started by `shell`, `exec` and `cp`)
+    #[command(hide = true)]
+    SshProxy(shell::ProxyArgs),
+    /// Log in to a guest with ssh and your own keys, as virtctl does
+    Ssh(ssh::SshArgs),
+    /// Copy files to or from a guest with your own keys, as virtctl does
     Scp(ssh::ScpArgs),
     /// Bring ports of a guest to this machine
     PortForward(port_forward::PortForwardArgs),
@@ -129,9 +149,14 @@ enum Command {
     /// Versions of this program and of the cluster
     Version(info::VersionArgs),
     /// Print a script that completes commands in your shell
-    Completion(info::CompletionArgs),
+    Completion(completion::CompletionArgs),
+    /// What a half-typed command line may go on with (asked by the scripts of `completion`)
+    #[command(name = "__complete", hide = true)]
+    Complete(completion::CompleteArgs),
     /// Make and start a VM from an image
     Run(run::RunArgs),
+    /// List the images that `run` knows by name
+    Images(catalog::ImagesArgs),
     /// Bring a disk image from this machine into a volume
     ImageUpload(upload::ImageUploadArgs),
     /// Images on this host
@@ -183,6 +208,8 @@ fn main() -> ExitCode {
     match arguments.get(1).and_then(|a| a.to_str()) {
         Some("pod-shim") => return exit_code(ferrovirt_node_lite::shim_main(arguments.into_iter().skip(2))),
         Some("pod-exec") => return exit_code(ferrovirt_node_lite::exec_main(arguments.into_iter().skip(2))),
+        Some("pod-session") => return exit_code(ferrovirt_node_lite::session_main(arguments.into_iter().skip(2))),
+        Some("pod-sidecar") => return exit_code(ferrovirt_node_lite::sidecar_main(arguments.into_iter().skip(2))),
         Some("pod-users") => return exit_code(ferrovirt_node_lite::users_main()),
         Some("pod-init") => return exit_code(ferrovirt_node_lite::init_main(arguments.into_iter().skip(2))),
         // Shuts itself in, which a process can only do for itself as long as it has one thread.
@@ -191,7 +218,9 @@ fn main() -> ExitCode {
     }
     ferrovirt_store::heap::share();
     persona::set(persona::of(arguments.first()));
-    let matches = help::dressed(Cli::command()).get_matches_from(persona::reorder(arguments));
+    let command = persona::lenient(help::dressed(Cli::command()));
+    let matches = command.get_matches_from(persona::reorder(arguments));
+    next::remember(&matches);
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
@@ -245,6 +274,10 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Reset(arguments) => guest::ask("reset", arguments).await,
             Command::SoftReboot(arguments) => guest::ask("soft-reboot", arguments).await,
             Command::Vnc(arguments) => vnc::run(arguments).await,
+            Command::Shell(arguments) => shell::shell(arguments).await,
+            Command::Exec(arguments) => shell::exec(arguments).await,
+            Command::Cp(arguments) => shell::cp(arguments).await,
+            Command::SshProxy(arguments) => shell::proxy(arguments).await,
             Command::Ssh(arguments) => ssh::ssh(arguments).await,
             Command::Scp(arguments) => ssh::scp(arguments).await,
             Command::PortForward(arguments) => port_forward::run(arguments).await,
@@ -259,10 +292,12 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Adm(command) => info::adm(command).await,
             Command::Version(arguments) => info::version(arguments).await,
             Command::Completion(arguments) => {
-                info::completion::<Cli>(&arguments);
+                completion::script::<Cli>(&arguments);
                 Ok(())
             }
+            Command::Complete(arguments) => completion::complete::<Cli>(arguments).await,
             Command::Run(arguments) => run::run(arguments).await,
+            Command::Images(arguments) => catalog::run(&arguments),
             Command::ImageUpload(arguments) => upload::run(arguments).await,
             Command::Image(command) => image::run(command),
             Command::Hypervisors(arguments) => hypervisors::run(arguments).await,

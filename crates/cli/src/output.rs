@@ -35,3 +35,19 @@ pub fn bytes(bytes: &[u8]) {
         }
     }
 }
+
+/// What others wrote, guests among them, without what a terminal would obey.
+pub fn harmless(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_is_told_nothing_by_others() {
+        assert_eq!(harmless("10.0.0.1"), "10.0.0.1");
+        assert_eq!(harmless("a\x1b[2Jb\rc\n"), "a\u{fffd}[2Jb\u{fffd}c\u{fffd}");
+    }
+}

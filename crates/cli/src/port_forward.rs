@@ -18,7 +18,7 @@ use tokio::{
 };
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::{client::ClientArgs, socket, target};
+use crate::{client::ClientArgs, persona, socket, target, wait};
 
 #[derive(Args)]
 pub struct PortForwardArgs {
@@ -62,20 +62,24 @@ pub async fn run(arguments: PortForwardArgs) -> Result<()> {
         socket::join(socket, tokio::io::stdin(), tokio::io::stdout()).await?;
         return Ok(());
     }
+    if !persona::is_virtctl() {
+        wait::until_guest_runs(&client, &namespace, &named.name).await?;
+    }
     let mut listeners = JoinSet::new();
     for forward in forwards {
         let path = path(&forward);
+        let place = format!("port {} of {}", forward.guest, named.name);
         let address = SocketAddr::new(arguments.address, forward.local);
         let problem = || format!("cannot listen on {address}; choose another with LOCAL:{}", forward.guest);
         let bound = if forward.protocol == "udp" {
             let local = UdpSocket::bind(address).await.with_context(problem)?;
             let bound = local.local_addr()?;
-            listeners.spawn(udp(client.clone(), path, local));
+            listeners.spawn(udp(client.clone(), path, place, local));
             bound
         } else {
             let listener = TcpListener::bind(address).await.with_context(problem)?;
             let bound = listener.local_addr()?;
-            listeners.spawn(tcp(client.clone(), path, listener));
+            listeners.spawn(tcp(client.clone(), path, place, listener));
             bound
         };
         println!("forwarding {} {bound} to {}:{}", forward.protocol, named.name, forward.guest);
@@ -103,11 +107,25 @@ fn parse(text: &str) -> Result<Forward> {
     Ok(Forward { protocol, local, guest })
 }
 
-async fn tcp(client: Client, path: String, listener: TcpListener) -> Result<()> {
+/// What to say of a connection that did not come about.
+fn failure(place: &str, error: &anyhow::Error) -> String {
+    let message = crate::client::explain(error);
+    match message.to_lowercase() {
+        lower if lower.contains("connection refused") => {
+            format!("nothing listens on {place}: start what should, or name another port ({message})")
+        }
+        lower if lower.contains("timed out") || lower.contains("did not answer") => {
+            format!("{place} does not answer: the guest may still be booting, or its firewall drops it ({message})")
+        }
+        _ => message,
+    }
+}
+
+async fn tcp(client: Client, path: String, place: String, listener: TcpListener) -> Result<()> {
     loop {
         let (stream, peer) = listener.accept().await?;
         let _ = stream.set_nodelay(true);
-        let (client, path) = (client.clone(), path.clone());
+        let (client, path, place) = (client.clone(), path.clone(), place.clone());
         tokio::spawn(async move {
             let joined = async {
                 let socket = socket::open(&client, &path).await?;
@@ -117,14 +135,14 @@ async fn tcp(client: Client, path: String, listener: TcpListener) -> Result<()> 
             match joined.await {
                 Ok(None) => {}
                 Ok(Some(reason)) => eprintln!("the connection of {peer} was ended: {reason}"),
-                Err(error) => eprintln!("the connection of {peer} failed: {}", crate::client::explain(&error)),
+                Err(error) => eprintln!("the connection of {peer} failed: {}", failure(&place, &error)),
             }
         });
     }
 }
 
 /// One stream for each peer that sends something.
-async fn udp(client: Client, path: String, local: UdpSocket) -> Result<()> {
+async fn udp(client: Client, path: String, place: String, local: UdpSocket) -> Result<()> {
     let local = Arc::new(local);
     let mut peers: HashMap<SocketAddr, mpsc::Sender<Bytes>> = HashMap::new();
     let mut buffer = vec![0u8; 65_536];
@@ -134,7 +152,7 @@ async fn udp(client: Client, path: String, local: UdpSocket) -> Result<()> {
         peers.retain(|_, sender| !sender.is_closed());
         let sender = peers.entry(peer).or_insert_with(|| {
             let (sender, receiver) = mpsc::channel(64);
-            tokio::spawn(peer_stream(client.clone(), path.clone(), local.clone(), peer, receiver));
+            tokio::spawn(peer_stream(client.clone(), path.clone(), place.clone(), local.clone(), peer, receiver));
             sender
         });
         // A datagram that nobody takes is lost, as on any network.
@@ -145,13 +163,14 @@ async fn udp(client: Client, path: String, local: UdpSocket) -> Result<()> {
 async fn peer_stream(
     client: Client,
     path: String,
+    place: String,
     local: Arc<UdpSocket>,
     peer: SocketAddr,
     mut datagrams: mpsc::Receiver<Bytes>,
 ) {
     let socket = match socket::open(&client, &path).await {
         Ok(socket) => socket,
-        Err(error) => return eprintln!("the datagrams of {peer} go nowhere: {}", crate::client::explain(&error)),
+        Err(error) => return eprintln!("the datagrams of {peer} go nowhere: {}", failure(&place, &error)),
     };
     let (mut to_server, mut from_server) = socket.split();
     loop {
@@ -174,6 +193,15 @@ async fn peer_stream(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_closed_port_is_named() {
+        let said = |message: &str| failure("port 81 of demo", &anyhow::anyhow!("{message}"));
+        let closed = said("cannot reach the guest: cannot connect to 10.0.2.2:81: Connection refused (os error 111)");
+        assert!(closed.starts_with("nothing listens on port 81 of demo: "), "{closed}");
+        assert!(said("connection timed out").starts_with("port 81 of demo does not answer"));
+        assert_eq!(said("forbidden"), "forbidden");
+    }
 
     #[test]
     fn ports_are_written_in_four_ways() {

@@ -3,19 +3,23 @@
 use anyhow::{Result, bail};
 use clap::Args;
 use ferrovirt_api::v1::{RestartOptions, StartOptions, StopOptions, VirtualMachine, VirtualMachineInstance};
-use kube::{core::ApiResource, discovery::Scope};
+use kube::{
+    Api, Client,
+    api::{ApiResource, DynamicObject},
+    discovery::Scope,
+};
 
 use crate::{
     client::{ClientArgs, dynamic},
-    persona, socket,
-    target::{self, Kind},
+    each, persona, socket,
+    target::{self, Kind, Named},
     wait,
 };
 
 #[derive(Args)]
 struct Common {
-    /// The VM, optionally with the word `vm` before it
-    #[arg(required = true, num_args = 1..=2, value_name = "NAME")]
+    /// The VMs, optionally with the word `vm` before them
+    #[arg(required = true, num_args = 1.., value_name = "NAME")]
     words: Vec<String>,
     #[command(flatten)]
     client: ClientArgs,
@@ -98,55 +102,102 @@ pub fn dry_run(on: bool) -> Vec<String> {
 }
 
 async fn run(verb: &str, arguments: Common, options: Vec<u8>, paused: bool) -> Result<()> {
-    let named = target::words(&arguments.words)?;
-    if named.kind != Kind::Machine {
+    let all = target::several(&arguments.words)?;
+    if all.iter().any(|named| named.kind != Kind::Machine) {
         bail!("an instance cannot be started or stopped by itself; name its VM");
     }
-    let name = named.name.as_str();
     let client = arguments.client.connect().await?;
-    let namespace = named.namespace.clone().unwrap_or_else(|| arguments.client.namespace(&client).to_owned());
-    let waits = arguments.wait.unwrap_or(!persona::is_virtctl()) && !arguments.dry_run;
-    let resource = ApiResource::erase::<VirtualMachineInstance>(&());
-    let vmis = dynamic(&client, &resource, &Scope::Namespaced, &namespace);
-    let before = match verb {
-        "restart" if waits => vmis.get_opt(name).await?.and_then(|vmi| vmi.metadata.uid),
-        _ => None,
-    };
-    let path = socket::path(&namespace, Kind::Machine.resource(), name, verb);
-    client.request_text(http::Request::put(path).body(options)?).await?;
-    if waits {
-        let resource = ApiResource::erase::<VirtualMachine>(&());
-        let vms = dynamic(&client, &resource, &Scope::Namespaced, &namespace);
-        let label = format!("vm/{name}");
-        match verb {
-            "stop" => wait::until_status(&vms, name, &label, "Stopped").await?,
-            "start" if paused => wait::until_status(&vms, name, &label, "Paused").await?,
-            // What the VM says of itself may still be about the instance that goes.
-            "restart" => wait::until_another_runs(&vmis, name, before.as_deref(), &label).await?,
-            _ => wait::until_ready(&vms, name, &label).await?,
-        }
+    let request = Request { verb, arguments: &arguments, client: &client, paused };
+    // All are asked before the first is waited for.
+    let mut asked = vec![];
+    let refused = each::of(all, async |named| {
+        asked.push(request.ask(named, options.clone()).await?);
+        Ok(())
+    });
+    let refused = refused.await;
+    each::both(refused, each::of(asked, async |asked| request.finish(asked).await).await)
+}
+
+struct Request<'a> {
+    verb: &'a str,
+    arguments: &'a Common,
+    client: &'a Client,
+    paused: bool,
+}
+
+/// A VM that was asked, and the instance that it had then.
+struct Asked {
+    name: String,
+    namespace: String,
+    before: Option<String>,
+}
+
+impl Request<'_> {
+    fn waits(&self) -> bool {
+        self.arguments.wait.unwrap_or(!persona::is_virtctl()) && !self.arguments.dry_run
     }
-    if persona::is_virtctl() {
-        if arguments.dry_run {
-            println!("Dry Run execution");
-        }
-        println!("VM {name} was scheduled to {verb}");
-        return Ok(());
+
+    fn instances(&self, namespace: &str) -> Api<DynamicObject> {
+        dynamic(self.client, &ApiResource::erase::<VirtualMachineInstance>(&()), &Scope::Namespaced, namespace)
     }
-    println!(
-        "vm/{name} {}",
-        match (verb, waits) {
-            _ if arguments.dry_run => "would be accepted (dry run)",
-            ("start", true) if paused => "is paused before its first instruction",
-            ("start", true) => "is running",
-            ("stop", true) => "is stopped",
-            ("restart", true) => "was restarted",
-            ("start", false) => "was scheduled to start",
-            ("stop", false) => "was scheduled to stop",
-            _ => "was scheduled to restart",
+
+    async fn ask(&self, named: Named, options: Vec<u8>) -> Result<Asked> {
+        let namespace = named.namespace.unwrap_or_else(|| self.arguments.client.namespace(self.client).to_owned());
+        let name = named.name;
+        let before = match self.verb {
+            "restart" if self.waits() => {
+                self.instances(&namespace).get_opt(&name).await?.and_then(|vmi| vmi.metadata.uid)
+            }
+            _ => None,
+        };
+        let path = socket::path(&namespace, Kind::Machine.resource(), &name, self.verb);
+        self.client.request_text(http::Request::put(path).body(options)?).await?;
+        Ok(Asked { name, namespace, before })
+    }
+
+    async fn finish(&self, asked: Asked) -> Result<()> {
+        let Asked { name, namespace, before } = &asked;
+        if self.waits() {
+            let resource = ApiResource::erase::<VirtualMachine>(&());
+            let vms = dynamic(self.client, &resource, &Scope::Namespaced, namespace);
+            let label = format!("vm/{name}");
+            match self.verb {
+                "stop" => wait::until_status(&vms, name, &label, "Stopped").await?,
+                "start" if self.paused => wait::until_status(&vms, name, &label, "Paused").await?,
+                // What the VM says of itself may still be about the instance that goes.
+                "restart" => {
+                    wait::until_another_runs(&self.instances(namespace), name, before.as_deref(), &label).await?;
+                }
+                _ => wait::until_ready(&vms, name, &label).await?,
+            }
         }
-    );
-    Ok(())
+        self.say(name);
+        Ok(())
+    }
+
+    fn say(&self, name: &str) {
+        let (verb, waits, dry_run) = (self.verb, self.waits(), self.arguments.dry_run);
+        if persona::is_virtctl() {
+            if dry_run {
+                println!("Dry Run execution");
+            }
+            println!("VM {name} was scheduled to {verb}");
+            return;
+        }
+        println!(
+            "vm/{name} {}",
+            match (verb, waits) {
+                _ if dry_run => "would be accepted (dry run)",
+                ("start", true) if self.paused => "is paused before its first instruction",
+                ("start", true) => "is running",
+                ("stop", true) => "is stopped",
+                ("restart", true) => "was restarted",
+                ("start", false) => "was scheduled to start",
+                ("stop", false) => "was scheduled to stop",
+                _ => "was scheduled to restart",
+            }
+        );
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use clap::Args;
 
 use crate::{
     client::ClientArgs,
+    persona, shell,
     target::{self, Named},
 };
 
@@ -17,7 +18,7 @@ struct SshOptions {
     /// Private key
     #[arg(short, long)]
     identity_file: Option<PathBuf>,
-    /// File with the keys of known machines [default: ~/.ssh/kubevirt_known_hosts]
+    /// File with the keys of known machines [default: what is known of the VM; ~/.ssh/kubevirt_known_hosts as virtctl]
     #[arg(long)]
     known_hosts: Option<PathBuf>,
     /// Port of the guest's ssh server
@@ -66,10 +67,11 @@ pub struct ScpArgs {
 
 pub async fn ssh(arguments: SshArgs) -> Result<()> {
     let (user, named) = split_user(&arguments.target)?;
-    let user = arguments.options.username.clone().or(user);
     let namespace = arguments.options.namespace(&named).await?;
+    let (named_user, known) = arguments.options.known(&named).await?;
+    let user = arguments.options.username.clone().or(user).or(named_user);
     let mut command = Command::new("ssh");
-    command.args(arguments.options.words(&named, &namespace)?);
+    command.args(arguments.options.words(&named, &namespace)?).args(known);
     if arguments.options.port != 22 {
         command.arg("-p").arg(arguments.options.port.to_string());
     }
@@ -89,10 +91,11 @@ pub async fn scp(arguments: ScpArgs) -> Result<()> {
         (Some(_), Some(_)) => bail!("both files are in machines: copy in two steps"),
     };
     let (user, named, file) = remote;
-    let user = arguments.options.username.clone().or(user);
     let namespace = arguments.options.namespace(&named).await?;
+    let (named_user, known) = arguments.options.known(&named).await?;
+    let user = arguments.options.username.clone().or(user).or(named_user);
     let mut command = Command::new("scp");
-    command.args(arguments.options.words(&named, &namespace)?);
+    command.args(arguments.options.words(&named, &namespace)?).args(known);
     if arguments.options.port != 22 {
         command.arg("-P").arg(arguments.options.port.to_string());
     }
@@ -126,25 +129,24 @@ impl SshOptions {
         Ok(self.client.config().await?.default_namespace)
     }
 
+    /// Who logs in if nobody is named, and how ssh knows the guest. What the user said comes before it, and counts.
+    async fn known(&self, named: &Named) -> Result<(Option<String>, Vec<String>)> {
+        if persona::is_virtctl() || self.known_hosts.is_some() {
+            return Ok((None, vec![]));
+        }
+        shell::known(&self.client, named).await
+    }
+
     /// The options that ssh and scp have in common.
     fn words(&self, named: &Named, namespace: &str) -> Result<Vec<String>> {
-        let own = std::env::current_exe().context("cannot find this program's own file")?;
-        let mut proxy = vec![quote(&own.to_string_lossy()), "port-forward".into(), "--stdio=true".into()];
-        if let Some(file) = &self.client.kubeconfig {
-            proxy.push(quote(&format!("--kubeconfig={}", file.display())));
-        }
-        if let Some(context) = &self.client.context {
-            proxy.push(quote(&format!("--context={context}")));
-        }
-        if let Some(directory) = &self.client.data_dir {
-            proxy.push(quote(&format!("--data-dir={}", directory.display())));
-        }
+        let mut proxy = own_words(&self.client, &["port-forward", "--stdio=true"])?;
         proxy.push(quote(&format!("{}/{}/{namespace}", named.kind.short(), named.name)));
         proxy.push("%p".into());
         let mut words = vec!["-o".into(), format!("ProxyCommand={}", proxy.join(" "))];
         let known = match (&self.known_hosts, std::env::var_os("HOME")) {
             (Some(file), _) => Some(file.clone()),
-            (None, home) => home.map(|home| PathBuf::from(home).join(".ssh/kubevirt_known_hosts")),
+            (None, Some(home)) if persona::is_virtctl() => Some(PathBuf::from(home).join(".ssh/kubevirt_known_hosts")),
+            (None, _) => None,
         };
         if let Some(file) = known {
             words.extend(["-o".into(), format!("UserKnownHostsFile={}", file.display())]);
@@ -159,13 +161,30 @@ impl SshOptions {
     }
 }
 
+/// This program once more, with the same cluster, for the shell that runs a proxy command.
+pub fn own_words(client: &ClientArgs, command: &[&str]) -> Result<Vec<String>> {
+    let own = std::env::current_exe().context("cannot find this program's own file")?;
+    let mut words = vec![quote(&own.to_string_lossy())];
+    words.extend(command.iter().map(|word| quote(word)));
+    if let Some(file) = &client.kubeconfig {
+        words.push(quote(&format!("--kubeconfig={}", file.display())));
+    }
+    if let Some(context) = &client.context {
+        words.push(quote(&format!("--context={context}")));
+    }
+    if let Some(directory) = &client.data_dir {
+        words.push(quote(&format!("--data-dir={}", directory.display())));
+    }
+    Ok(words)
+}
+
 /// The name under which ssh remembers the machine's key.
 fn host(named: &Named, namespace: &str) -> String {
     format!("{}.{}.{namespace}", named.kind.short(), named.name)
 }
 
 /// For the shell that runs a proxy command. A percent sign would be ssh's.
-fn quote(text: &str) -> String {
+pub fn quote(text: &str) -> String {
     let escaped = text.replace('%', "%%");
     match escaped.chars().all(|c| c.is_ascii_alphanumeric() || "-_=/.%:@+".contains(c)) {
         true => escaped,
@@ -173,7 +192,7 @@ fn quote(text: &str) -> String {
     }
 }
 
-fn split_user(text: &str) -> Result<(Option<String>, Named)> {
+pub fn split_user(text: &str) -> Result<(Option<String>, Named)> {
     match text.rsplit_once('@') {
         Some((user, rest)) => Ok((Some(user.into()), target::path(rest)?)),
         None => Ok((None, target::path(text)?)),

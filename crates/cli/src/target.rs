@@ -2,6 +2,8 @@
 
 use anyhow::{Result, bail};
 
+use crate::next;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Machine,
@@ -48,7 +50,18 @@ pub fn words(words: &[String]) -> Result<Named> {
             Some(kind) => Ok(Named { kind, name: name.clone(), namespace: None }),
             None => bail!("there are no machines of the kind {kind:?}; give vm or vmi before the name, or nothing"),
         },
-        _ => bail!("which VM? Give its name; `ferrovirt get vms` lists them"),
+        _ => bail!("which VM? Give its name; `{}` lists them", next::ferrovirt("get vms")),
+    }
+}
+
+/// `NAME…`, `vm NAME…` or `vm/NAME…`: several machines of one command.
+pub fn several(words: &[String]) -> Result<Vec<Named>> {
+    match words {
+        [kind, names @ ..] if !names.is_empty() && Kind::parse(kind).is_some() => {
+            names.iter().map(|name| self::words(&[kind.clone(), name.clone()])).collect()
+        }
+        [] => self::words(&[]).map(|named| vec![named]),
+        names => names.iter().map(|name| self::words(std::slice::from_ref(name))).collect(),
     }
 }
 
@@ -100,5 +113,26 @@ mod tests {
         assert_eq!(words(&strings(&["a"])).unwrap(), named(Kind::Machine, "a", None));
         assert_eq!(words(&strings(&["vmi", "a"])).unwrap(), named(Kind::Instance, "a", None));
         assert!(words(&strings(&["node", "a"])).is_err());
+    }
+
+    #[test]
+    fn a_command_takes_several() {
+        let shown = |text: &str| {
+            let words: Vec<String> = text.split_whitespace().map(Into::into).collect();
+            several(&words).map(|all| {
+                all.iter()
+                    .map(|n| format!("{}/{}{}", n.kind.short(), n.name, n.namespace.as_deref().unwrap_or("")))
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            })
+        };
+        assert_eq!(shown("a").unwrap(), "vm/a");
+        assert_eq!(shown("a b c").unwrap(), "vm/a vm/b vm/c");
+        assert_eq!(shown("vm a b").unwrap(), "vm/a vm/b");
+        assert_eq!(shown("vmi a").unwrap(), "vmi/a");
+        assert_eq!(shown("vm/a vmi/b/n").unwrap(), "vm/a vmi/bn");
+        assert_eq!(shown("vm").unwrap(), "vm/vm", "a VM may be called so");
+        assert!(shown("").is_err());
+        assert!(shown("a pod/b").is_err());
     }
 }

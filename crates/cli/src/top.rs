@@ -36,9 +36,13 @@ struct Sample {
     at: Instant,
     cpu_nanos: u64,
     memory: u64,
-    disk_bytes: u64,
-    net_bytes: u64,
+    /// Not every hypervisor counts these.
+    disk_bytes: Option<u64>,
+    net_bytes: Option<u64>,
 }
+
+/// More devices than a machine can have: a launcher says how many there are.
+const MOST_DEVICES: u64 = 256;
 
 pub async fn run(arguments: TopArgs) -> Result<()> {
     let client = arguments.client.connect().await?;
@@ -110,16 +114,16 @@ async fn sample(client: &Client, instances: &[VirtualMachineInstance]) -> HashMa
 /// From libvirt's names.
 fn read(stats: &Value, at: Instant) -> Sample {
     let number = |name: &str| stats[name].as_u64().unwrap_or(0);
-    let sum = |device: &str, fields: &[&str]| -> u64 {
-        let count = number(&format!("{device}.count"));
+    let sum = |device: &str, fields: &[&str]| -> Option<u64> {
+        let count = stats[format!("{device}.count")].as_u64()?.min(MOST_DEVICES);
         let all = (0..count).flat_map(|index| fields.iter().map(move |field| format!("{device}.{index}.{field}")));
-        all.map(|name| number(&name)).sum()
+        Some(all.map(|name| number(&name)).fold(0, u64::saturating_add))
     };
     let memory = ["balloon.rss", "balloon.current"].iter().map(|name| number(name)).find(|kib| *kib > 0).unwrap_or(0);
     Sample {
         at,
         cpu_nanos: number("cpu.time"),
-        memory: memory * 1024,
+        memory: memory.saturating_mul(1024),
         disk_bytes: sum("block", &["rd.bytes", "wr.bytes"]),
         net_bytes: sum("net", &["rx.bytes", "tx.bytes"]),
     }
@@ -174,16 +178,12 @@ fn usage(before: Option<&Sample>, now: Option<&Sample>) -> [String; 4] {
     };
     // A counter that is smaller than before belongs to a machine that was started anew.
     let nanos = elapsed.as_nanos().max(1);
-    let rate = |now: u64, before: u64| {
-        u64::try_from(u128::from(now.saturating_sub(before)) * 1_000_000_000 / nanos).unwrap_or(0)
+    let rate = |now: Option<u64>, before: Option<u64>| {
+        let (Some(now), Some(before)) = (now, before) else { return String::new() };
+        size(u64::try_from(u128::from(now.saturating_sub(before)) * 1_000_000_000 / nanos).unwrap_or(0))
     };
     let cpu = u128::from(now.cpu_nanos.saturating_sub(before.cpu_nanos)) * 100 / nanos;
-    [
-        format!("{cpu}%"),
-        memory,
-        size(rate(now.disk_bytes, before.disk_bytes)),
-        size(rate(now.net_bytes, before.net_bytes)),
-    ]
+    [format!("{cpu}%"), memory, rate(now.disk_bytes, before.disk_bytes), rate(now.net_bytes, before.net_bytes)]
 }
 
 #[cfg(test)]
@@ -204,9 +204,24 @@ mod tests {
         };
         let first = read(&stats(1_000_000_000, 0), at);
         let second = read(&stats(2_000_000_000, 2048), at + Duration::from_secs(2));
-        assert_eq!((first.memory, first.net_bytes), (1024 * 1024, 30));
+        assert_eq!((first.memory, first.net_bytes), (1024 * 1024, Some(30)));
         assert_eq!(usage(Some(&first), Some(&second)), ["50%", "1.0 MiB", "2.0 KiB", "0 B"].map(str::to_owned));
         assert_eq!(usage(None, Some(&first)), ["", "1.0 MiB", "", ""].map(str::to_owned));
         assert_eq!(usage(Some(&second), Some(&Sample { at: second.at + Duration::from_secs(1), ..first }))[0], "0%");
+    }
+
+    #[test]
+    fn a_container_has_no_disks_to_count() {
+        let at = Instant::now();
+        let stats = |cpu: u64, net: u64| {
+            json!({
+                "cpu.time": cpu, "balloon.current": 2048, "balloon.maximum": 131_072, "vcpu.current": 1,
+                "net.count": 1, "net.0.name": "eth0", "net.0.rx.bytes": net, "net.0.tx.bytes": 0,
+            })
+        };
+        let (first, second) = (read(&stats(0, 0), at), read(&stats(500_000_000, 4096), at + Duration::from_secs(2)));
+        assert_eq!(usage(Some(&first), Some(&second)), ["25%", "2.0 MiB", "", "2.0 KiB"].map(str::to_owned));
+        let many = json!({ "net.count": u64::MAX, "net.0.rx.bytes": u64::MAX, "net.1.rx.bytes": 1 });
+        assert_eq!(read(&many, at).net_bytes, Some(u64::MAX), "what a launcher claims is bounded");
     }
 }

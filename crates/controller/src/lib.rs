@@ -1,10 +1,12 @@
-//! Cluster controllers: VirtualMachine, VirtualMachineInstance and its ReplicaSet (the virt-controller role).
+//! Cluster controllers: VirtualMachine, VirtualMachineInstance and its ReplicaSet, and the installation's own status (the
+//! virt-controller role).
 //!
 //! Every reconcile is the same pipeline: fetch what the object refers to, ask `ferrovirt-plan` what to do, do it, write the
 //! status. The plan has no client; nothing here decides. Controllers know nothing of libvirt and nothing of the mode they
 //! run in.
 
 mod cluster;
+mod installation;
 mod metrics;
 mod notes;
 mod replicaset;
@@ -13,8 +15,9 @@ mod versions;
 mod vm;
 mod vmi;
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, sync::Arc, time::Duration};
 
+use futures::{Stream, StreamExt};
 use kube::{
     Api, Client, Resource,
     runtime::{Controller, WatchStreamExt as _, controller, reflector, watcher},
@@ -37,6 +40,8 @@ pub(crate) struct Context {
     pub versions: versions::Versions,
     pub vsock: vmi::vsock::Chosen,
     pub made: vmi::made::Made,
+    pub volumes: storage::Followed,
+    pub limits: vmi::limits::Limits,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -57,10 +62,12 @@ pub enum Part {
     VirtualMachines,
     Instances,
     ReplicaSets,
+    /// The status of the installation itself.
+    Installation,
 }
 
 impl Part {
-    pub const ALL: [Self; 3] = [Self::VirtualMachines, Self::Instances, Self::ReplicaSets];
+    pub const ALL: [Self; 4] = [Self::VirtualMachines, Self::Instances, Self::ReplicaSets, Self::Installation];
 }
 
 /// Runs one controller until `shutdown` resolves. They are started apart so that a host can stop making new instances
@@ -75,13 +82,38 @@ pub async fn run(
     let notes = notes::Notes::new(client.clone(), "virt-controller");
     let cluster = cluster::Cluster::start(client.clone(), settings);
     cluster.tell(&metrics);
-    let (versions, vsock, made) = Default::default();
-    let context = Arc::new(Context { client, cluster, notes, metrics, versions, vsock, made });
     match part {
-        Part::VirtualMachines => vm::run(context, shutdown).await,
-        Part::Instances => vmi::run(context, shutdown).await,
-        Part::ReplicaSets => replicaset::run(context, shutdown).await,
+        Part::ReplicaSets => return replicaset::run(client, notes, shutdown).await,
+        Part::Installation => return installation::run(client, notes, shutdown).await,
+        Part::VirtualMachines | Part::Instances => {}
     }
+    let (versions, vsock, made) = Default::default();
+    let (volumes, changed) = storage::Followed::start(client.clone());
+    let limits = match part {
+        Part::Instances => vmi::limits::Limits::start(&client),
+        _ => vmi::limits::Limits::none(),
+    };
+    let context = Arc::new(Context { client, cluster, notes, metrics, versions, vsock, made, volumes, limits });
+    match part {
+        Part::Instances => vmi::run(context, changed, shutdown).await,
+        _ => vm::run(context, changed, shutdown).await,
+    }
+}
+
+/// Objects of a kind, as a controller is told to look at them.
+pub(crate) fn references<K: Resource<DynamicType = ()>>(
+    keys: impl Stream<Item = storage::Key>,
+) -> impl Stream<Item = reflector::ObjectRef<K>> {
+    keys.map(|(namespace, name)| reflector::ObjectRef::new(&name).within(&namespace))
+}
+
+/// Between two looks at volumes that are waited for, where no watch tells of them.
+const POLL: Duration = Duration::from_secs(1);
+
+/// When to look again: soon if nobody would say that a volume changed.
+pub(crate) fn again(context: &Context, requeue: Option<Duration>) -> controller::Action {
+    let requeue = requeue.map(|wait| if context.volumes.is_ready() { wait } else { wait.min(POLL) });
+    requeue.map_or_else(controller::Action::await_change, controller::Action::requeue)
 }
 
 /// A controller of all objects of a kind. Its cache does not keep managed fields: they are larger than all the rest, and nobody

@@ -17,28 +17,29 @@ use ferrovirt_plan::{
     selector,
 };
 use futures::StreamExt;
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::OwnerReference, jiff::Timestamp};
 use kube::{
-    Api, Resource, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
+    Api, Client, Resource, ResourceExt,
+    api::{DeleteParams, ListParams, PatchParams, PostParams, Preconditions},
     runtime::{controller, reflector::ObjectRef, watcher},
 };
 use serde_json::json;
 
-use crate::{Context, Error, status_patch, versioned_patch};
+use crate::{Error, notes::Notes, status_patch, versioned_patch};
 
 struct State {
-    context: Arc<Context>,
+    client: Client,
+    notes: Notes,
     /// By uid. Lost with the process, which then tries once more at once.
     back_off: Mutex<HashMap<String, BackOff>>,
 }
 
-pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()> + Send + Sync + 'static) {
-    let sets = Api::<VirtualMachineInstanceReplicaSet>::all(context.client.clone());
-    let vmis = Api::<VirtualMachineInstance>::all(context.client.clone());
+pub(crate) async fn run(client: Client, notes: Notes, shutdown: impl Future<Output = ()> + Send + Sync + 'static) {
+    let sets = Api::<VirtualMachineInstanceReplicaSet>::all(client.clone());
+    let vmis = Api::<VirtualMachineInstance>::all(client.clone());
     let controller = crate::controller_of(sets);
     let known = controller.store();
-    let state = Arc::new(State { context, back_off: Mutex::default() });
+    let state = Arc::new(State { client, notes, back_off: Mutex::default() });
     controller
         .watches(vmis, watcher::Config::default(), move |vmi| concerned(&known, &vmi))
         .graceful_shutdown_on(shutdown)
@@ -74,10 +75,9 @@ fn concerned(
 }
 
 async fn reconcile(set: Arc<VirtualMachineInstanceReplicaSet>, state: Arc<State>) -> Result<controller::Action, Error> {
-    let context = &state.context;
     let namespace = set.namespace().ok_or(Error::Missing("namespace"))?;
     let uid = set.uid().ok_or(Error::Missing("uid"))?;
-    let vmis = Api::<VirtualMachineInstance>::namespaced(context.client.clone(), &namespace);
+    let vmis = Api::<VirtualMachineInstance>::namespaced(state.client.clone(), &namespace);
     // Read, not taken from a cache: what was made a moment ago must be counted.
     let instances = vmis.list(&ListParams::default()).await?.items;
     let now = Timestamp::now();
@@ -104,7 +104,7 @@ async fn reconcile(set: Arc<VirtualMachineInstanceReplicaSet>, state: Arc<State>
     let failure = failed.as_ref().map(|(reason, error)| (*reason, chain(error)));
     replicaset::set_failure(&mut status, now, failure.as_ref().map(|(reason, text)| (*reason, text.as_str())));
     if status != set.status && set.metadata.deletion_timestamp.is_none() {
-        let sets = Api::<VirtualMachineInstanceReplicaSet>::namespaced(context.client.clone(), &namespace);
+        let sets = Api::<VirtualMachineInstanceReplicaSet>::namespaced(state.client.clone(), &namespace);
         let patch = json!({ "status": status_patch(&set.status, &status)? });
         let patch = versioned_patch(&set.metadata, patch);
         match sets.patch_status(&set.name_any(), &PatchParams::default(), &patch).await {
@@ -114,7 +114,7 @@ async fn reconcile(set: Arc<VirtualMachineInstanceReplicaSet>, state: Arc<State>
         }
     }
     for note in notes {
-        context.notes.publish(&set.object_ref(&()), note);
+        state.notes.publish(&set.object_ref(&()), note);
     }
     match failed {
         Some((_, error)) => Err(error),
@@ -123,7 +123,6 @@ async fn reconcile(set: Arc<VirtualMachineInstanceReplicaSet>, state: Arc<State>
 }
 
 async fn apply(vmis: &Api<VirtualMachineInstance>, action: Action) -> Result<Option<Note>, (&'static str, Error)> {
-    let params = PatchParams::default();
     match action {
         Action::Create(vmi) => {
             let made =
@@ -146,15 +145,32 @@ async fn apply(vmis: &Api<VirtualMachineInstance>, action: Action) -> Result<Opt
             Ok(Some(Note::normal("SuccessfulDelete", text)))
         }
         Action::Adopt { name, uid, owner } => {
-            let patch = json!({ "metadata": { "uid": uid, "ownerReferences": [owner] } });
-            vmis.patch(&name, &params, &Patch::Merge(patch)).await.map_err(|error| ("FailedAdopt", error.into()))?;
+            let change = |owners: Vec<OwnerReference>| owners.into_iter().chain([owner.clone()]).collect();
+            owned_by(vmis, &name, &uid, &owner.uid, change).await.map_err(|error| ("FailedAdopt", error))?;
             Ok(None)
         }
-        Action::Release { name, uid } => {
-            let patch = json!({ "metadata": { "uid": uid, "ownerReferences": null } });
-            vmis.patch(&name, &params, &Patch::Merge(patch)).await.map_err(|error| ("FailedRelease", error.into()))?;
+        Action::Release { name, uid, owner } => {
+            owned_by(vmis, &name, &uid, &owner, |owners| owners).await.map_err(|error| ("FailedRelease", error))?;
             Ok(None)
         }
+    }
+}
+
+/// Changes the owners of an instance: `change` gets those beside `owner`. Others may own it too, without controlling it.
+async fn owned_by(
+    vmis: &Api<VirtualMachineInstance>,
+    name: &str,
+    uid: &str,
+    owner: &str,
+    change: impl Fn(Vec<OwnerReference>) -> Vec<OwnerReference>,
+) -> Result<(), Error> {
+    let Some(found) = vmis.get_opt(name).await? else { return Ok(()) };
+    let others = found.owner_references().iter().filter(|known| known.uid != owner).cloned().collect();
+    let patch = json!({ "metadata": { "uid": uid, "ownerReferences": change(others) } });
+    match vmis.patch(name, &PatchParams::default(), &versioned_patch(&found.metadata, patch)).await {
+        // It changed, and will be looked at again.
+        Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => Ok(()),
+        other => Ok(other.map(drop)?),
     }
 }
 

@@ -59,7 +59,7 @@ fn is_special(address: IpAddr) -> bool {
 }
 
 /// Whether an address is this host's. The kernel talks to its own addresses from these very addresses. Nothing is sent.
-fn is_own(address: IpAddr) -> bool {
+pub fn is_own(address: IpAddr) -> bool {
     let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let from = UdpSocket::bind((any, 0)).and_then(|socket| {
         socket.connect((address, 9))?;

@@ -87,7 +87,7 @@ pub struct Client {
     tls: Arc<ClientConfig>,
     reach: Reach,
     redirects: usize,
-    /// The caller named whom to trust, so an answer of anybody else is none.
+    /// An answer of anybody else is none: the caller named whom to trust, or said so.
     particular: bool,
 }
 
@@ -98,7 +98,7 @@ impl Client {
             .with_safe_default_protocol_versions()
             .map_err(HttpError::Trust)?;
         let mut tls = if trust.insecure {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(Anyone(provider))).with_no_client_auth()
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(KeyHolder::anyone(provider))).with_no_client_auth()
         } else {
             builder.with_root_certificates(roots(trust)?).with_no_client_auth()
         };
@@ -122,6 +122,12 @@ impl Client {
     #[must_use]
     pub fn without_redirects(self) -> Self {
         Self { redirects: 0, ..self }
+    }
+
+    /// Does not follow from https to http: what is asked for is worth nothing if anybody can have changed it.
+    #[must_use]
+    pub fn without_downgrade(self) -> Self {
+        Self { particular: true, ..self }
     }
 
     /// Asks, and follows where it is sent. The answer's status is the caller's to judge.
@@ -313,20 +319,37 @@ fn roots(trust: &Trust) -> Result<RootCertStore, HttpError> {
     Ok(store)
 }
 
-/// For those who said that they do not care: asks only that the other side holds the key of the certificate it shows.
+/// Asks that the other side holds the key of the certificate it shows, and no CA: for those who said that they do not care,
+/// and for those who know the one certificate by heart, wherever it is met.
 #[derive(Debug)]
-pub struct Anyone(pub Arc<CryptoProvider>);
+pub struct KeyHolder {
+    provider: Arc<CryptoProvider>,
+    only: Option<CertificateDer<'static>>,
+}
 
-impl ServerCertVerifier for Anyone {
+impl KeyHolder {
+    pub fn anyone(provider: Arc<CryptoProvider>) -> Self {
+        Self { provider, only: None }
+    }
+
+    pub fn only(certificate: CertificateDer<'static>, provider: Arc<CryptoProvider>) -> Self {
+        Self { provider, only: Some(certificate) }
+    }
+}
+
+impl ServerCertVerifier for KeyHolder {
     fn verify_server_cert(
         &self,
-        _: &CertificateDer<'_>,
+        shown: &CertificateDer<'_>,
         _: &[CertificateDer<'_>],
         _: &ServerName<'_>,
         _: &[u8],
         _: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
+        match &self.only {
+            Some(only) if only != shown => Err(rustls::CertificateError::ApplicationVerificationFailure.into()),
+            _ => Ok(ServerCertVerified::assertion()),
+        }
     }
 
     fn verify_tls12_signature(
@@ -335,7 +358,7 @@ impl ServerCertVerifier for Anyone {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let known = &self.0.signature_verification_algorithms;
+        let known = &self.provider.signature_verification_algorithms;
         rustls::crypto::verify_tls12_signature(message, certificate, signature, known)
     }
 
@@ -345,12 +368,12 @@ impl ServerCertVerifier for Anyone {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let known = &self.0.signature_verification_algorithms;
+        let known = &self.provider.signature_verification_algorithms;
         rustls::crypto::verify_tls13_signature(message, certificate, signature, known)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use ferrovirt_machine::node_facts::NodeFacts;
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 use serde::Serialize;
@@ -13,7 +14,37 @@ pub struct Report {
     /// As the kernel spells it.
     pub arch: String,
     pub libvirt_version: String,
+    /// Ticks of the CPU's clock in a second, and whether guests can have another number.
+    pub tsc: Option<(u64, bool)>,
     pub hypervisors: Vec<HypervisorReport>,
+}
+
+impl Report {
+    /// What the node's agent is to say of its node: by hardware if that works here, else by emulation.
+    pub fn facts(&self, hypervisor: &str) -> Option<NodeFacts> {
+        let types = &self.hypervisors.iter().find(|report| report.name == hypervisor)?.virt_types;
+        let best = types.iter().find(|report| report.virt_type == "kvm").or(types.first())?;
+        let mut facts = NodeFacts {
+            emulated: best.virt_type == "qemu",
+            machine_types: best.machine_types.clone(),
+            protection: best.protection.clone(),
+            ..NodeFacts::default()
+        };
+        // Named models and their features are for the architectures that have them.
+        if self.arch != "aarch64" {
+            let (usable, others): (Vec<_>, Vec<_>) = best.cpu_models.iter().partition(|model| model.usable);
+            let names = |models: Vec<&CpuModel>| models.into_iter().map(|model| model.name.clone()).collect();
+            let required = best.host_model_features.iter().filter(|feature| feature.policy == "require");
+            (facts.cpu_models, facts.other_models) = (names(usable), names(others));
+            facts.cpu_features.clone_from(&best.host_features);
+            facts.host_model.clone_from(&best.host_model);
+            facts.host_model_features = required.map(|feature| feature.name.clone()).collect();
+            facts.vendor = best.host_vendor.clone().unwrap_or_default();
+            facts.hyperv.clone_from(&best.hyperv);
+            facts.tsc = self.tsc;
+        }
+        Some(facts)
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -38,7 +69,22 @@ pub struct VirtTypeReport {
     pub max_vcpus: u32,
     /// What the host's CPU looks like to a guest with `host-model`.
     pub host_model: Option<String>,
+    pub host_vendor: Option<String>,
+    /// What that guest sees beyond the model, by policy.
+    pub host_model_features: Vec<CpuFeature>,
+    /// All that it sees.
+    pub host_features: Vec<String>,
+    /// Interfaces of Hyper-V.
+    pub hyperv: Vec<String>,
+    /// Ways to keep a guest's memory from its host.
+    pub protection: Vec<String>,
     pub cpu_models: Vec<CpuModel>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct CpuFeature {
+    pub name: String,
+    pub policy: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -88,10 +134,55 @@ pub fn host_capabilities(xml: &str) -> (String, Vec<String>) {
     (arch, machines)
 }
 
+/// The clock of the host's CPU: its frequency, and whether it can be scaled.
+pub fn tsc(capabilities: &str) -> Option<(u64, bool)> {
+    let mut found = None;
+    walk(capabilities, |path, start, text| {
+        let counter = path == ["capabilities", "host", "cpu", "counter"] && text.is_none();
+        if counter && attribute(start, "name").as_deref() == Some("tsc") {
+            let frequency = attribute(start, "frequency").and_then(|number| number.parse().ok());
+            found = frequency.map(|number| (number, attribute(start, "scaling").as_deref() == Some("yes")));
+        }
+    });
+    found
+}
+
+/// The CPU of `host-model`, as a CPU that libvirt can be asked about.
+pub fn host_model_cpu(report: &VirtTypeReport) -> Option<String> {
+    let model = report.host_model.as_ref()?;
+    let escaped = |text: &str| quick_xml::escape::escape(text).into_owned();
+    let vendor = report.host_vendor.as_ref().map(|vendor| format!("<vendor>{}</vendor>", escaped(vendor)));
+    let features = report
+        .host_model_features
+        .iter()
+        .map(|feature| format!("<feature policy='{}' name='{}'/>", escaped(&feature.policy), escaped(&feature.name)));
+    let features: String = features.collect();
+    Some(format!(
+        "<cpu><model fallback='forbid'>{}</model>{}{features}</cpu>",
+        escaped(model),
+        vendor.unwrap_or_default()
+    ))
+}
+
+/// The features of an expanded CPU that a guest can have.
+pub fn cpu_features(xml: &str) -> Vec<String> {
+    let mut features = vec![];
+    walk(xml, |path, start, text| {
+        let wanted = path == ["cpu", "feature"] && text.is_none();
+        if wanted && attribute(start, "policy").is_none_or(|policy| policy == "require") {
+            features.extend(attribute(start, "name"));
+        }
+    });
+    features.sort();
+    features.dedup();
+    features
+}
+
 /// The part of the domain capabilities that is about one virtualization type.
 pub fn domain_capabilities(xml: &str) -> VirtTypeReport {
     let mut report = VirtTypeReport::default();
     let mut mode = None;
+    let mut list = None;
     walk(xml, |path, start, text| match (path, text) {
         (["domainCapabilities", "path"], Some(text)) => report.emulator = text.to_owned(),
         (["domainCapabilities", "domain"], Some(text)) => report.virt_type = text.to_owned(),
@@ -104,9 +195,37 @@ pub fn domain_capabilities(xml: &str) -> VirtTypeReport {
             Some("host-model") => report.host_model = Some(text.to_owned()),
             Some("custom") => report
                 .cpu_models
-                .push(CpuModel { name: text.to_owned(), usable: attribute(start, "usable").as_deref() == Some("yes") }),
+                .push(CpuModel { name: text.to_owned(), usable: attribute(start, "usable").as_deref() != Some("no") }),
             _ => {}
         },
+        (["domainCapabilities", "cpu", "mode", "vendor"], Some(text)) if mode.as_deref() == Some("host-model") => {
+            report.host_vendor = Some(text.to_owned());
+        }
+        (["domainCapabilities", "cpu", "mode", "feature"], None) if mode.as_deref() == Some("host-model") => {
+            let (name, policy) = (attribute(start, "name"), attribute(start, "policy"));
+            report
+                .host_model_features
+                .extend(name.map(|name| CpuFeature { name, policy: policy.unwrap_or_else(|| "require".to_owned()) }));
+        }
+        (["domainCapabilities", "features", "hyperv" | "launchSecurity", "enum"], None) => {
+            list = attribute(start, "name")
+        }
+        (["domainCapabilities", "features", "hyperv", "enum", "value"], Some(text))
+            if list.as_deref() == Some("features") =>
+        {
+            report.hyperv.push(text.to_owned());
+        }
+        (["domainCapabilities", "features", "launchSecurity", "enum", "value"], Some("sev-snp")) => {
+            report.protection.push("sev-snp".to_owned());
+        }
+        (["domainCapabilities", "features", way @ ("sev" | "tdx" | "s390-pv")], None)
+            if attribute(start, "supported").as_deref() == Some("yes") =>
+        {
+            report.protection.push((*way).to_owned());
+        }
+        (["domainCapabilities", "features", "sev", "maxESGuests"], Some(text)) if text != "0" => {
+            report.protection.push("sev-es".to_owned());
+        }
         _ => {}
     });
     report
@@ -204,6 +323,55 @@ mod tests {
             report.cpu_models,
             [CpuModel { name: "qemu64".into(), usable: true }, CpuModel { name: "Denverton".into(), usable: false }]
         );
+    }
+
+    #[test]
+    fn a_node_says_what_its_best_virtualization_offers() {
+        let xml = "<domainCapabilities><domain>kvm</domain><cpu><mode name='host-model' supported='yes'>\
+            <model fallback='forbid'>Nehalem</model><vendor>Intel</vendor><feature policy='require' name='vmx'/>\
+            <feature policy='disable' name='mpx'/></mode><mode name='custom' supported='yes'>\
+            <model usable='unknown'>a</model><model usable='no'>b</model></mode></cpu>\
+            <features><sev supported='yes'><maxESGuests>5</maxESGuests></sev><tdx supported='no'/>\
+            <hyperv supported='yes'><enum name='features'><value>relaxed</value><value>stimer</value></enum></hyperv>\
+            <launchSecurity supported='yes'><enum name='sectype'><value>sev</value><value>sev-snp</value></enum></launchSecurity>\
+            </features></domainCapabilities>";
+        let mut kvm = domain_capabilities(xml);
+        kvm.machine_types = vec!["q35".into()];
+        assert_eq!(
+            host_model_cpu(&kvm).as_deref(),
+            Some(
+                "<cpu><model fallback='forbid'>Nehalem</model><vendor>Intel</vendor><feature policy='require' name='vmx'/>\
+                 <feature policy='disable' name='mpx'/></cpu>"
+            )
+        );
+        kvm.host_features = cpu_features(
+            "<cpu mode='custom'><model>Nehalem</model><feature policy='require' name='vmx'/>\
+            <feature policy='require' name='sse'/><feature policy='disable' name='mpx'/></cpu>",
+        );
+        let emulated = VirtTypeReport { virt_type: "qemu".into(), ..VirtTypeReport::default() };
+        let hypervisor = HypervisorReport { name: "q".into(), version: String::new(), virt_types: vec![emulated, kvm] };
+        let tsc = tsc(
+            "<capabilities><host><cpu><counter name='tsc' frequency='2000' scaling='yes'/></cpu></host></capabilities>",
+        );
+        let mut report = Report { arch: "x86_64".into(), tsc, hypervisors: vec![hypervisor], ..Report::default() };
+        let strings = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        let expected = NodeFacts {
+            emulated: false,
+            machine_types: strings(&["q35"]),
+            cpu_models: strings(&["a"]),
+            other_models: strings(&["b"]),
+            cpu_features: strings(&["sse", "vmx"]),
+            host_model: Some("Nehalem".into()),
+            host_model_features: strings(&["vmx"]),
+            vendor: "Intel".into(),
+            hyperv: strings(&["relaxed", "stimer"]),
+            protection: strings(&["sev", "sev-es", "sev-snp"]),
+            tsc: Some((2000, true)),
+        };
+        assert_eq!(report.facts("q"), Some(expected));
+        assert_eq!(report.facts("other"), None);
+        report.arch = "aarch64".into();
+        assert!(report.facts("q").is_some_and(|facts| facts.cpu_models.is_empty() && !facts.machine_types.is_empty()));
     }
 
     #[test]

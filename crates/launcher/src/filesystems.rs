@@ -84,7 +84,8 @@ impl Filesystems {
             find(std::env::var_os(VARIABLE), &own, Path::exists).ok_or_else(|| FilesystemError::NoDaemon(tag()))?;
         let user = rustix::process::getuid().as_raw();
         let mut command = Command::new(program);
-        command.args(arguments(filesystem, user)).current_dir("/").env_clear().stdin(Stdio::null());
+        let talks = std::env::var_os("VIRTIOFSD_DEBUG_LOGS").is_some_and(|value| value == "1");
+        command.args(arguments(filesystem, user, talks)).current_dir("/").env_clear().stdin(Stdio::null());
         // One that a daemon before us left behind would be taken for this one's.
         let _ = fs::remove_file(&filesystem.socket);
         let child =
@@ -124,7 +125,7 @@ fn find(named: Option<OsString>, own: &Path, exists: impl Fn(&Path) -> bool) -> 
 }
 
 /// As upstream, which has them in containers of their own. The pod is the sandbox: the daemon sees what the launcher sees.
-fn arguments(filesystem: &Filesystem, user: u32) -> Vec<String> {
+fn arguments(filesystem: &Filesystem, user: u32, talks: bool) -> Vec<String> {
     let mut arguments = vec![
         format!("--socket-path={}", filesystem.socket),
         format!("--shared-dir={}", filesystem.dir),
@@ -132,7 +133,7 @@ fn arguments(filesystem: &Filesystem, user: u32) -> Vec<String> {
         "--cache=auto".into(),
         // These want a right that nobody here has, and it would say so at every start.
         "--inode-file-handles=never".into(),
-        "--log-level=error".into(),
+        format!("--log-level={}", if talks { "debug" } else { "error" }),
     ];
     if filesystem.as_root {
         arguments.push(format!("--translate-uid=host:{user}:0:1"));

@@ -18,7 +18,12 @@ pub async fn write(mut states: watch::Receiver<MachineState>) {
         if let Some(words) = words {
             // Not every pod has the file. A pod that has none keeps its exit code.
             let opened = OpenOptions::new().write(true).truncate(true).open(last_words::PATH);
-            if let Err(error) = opened.and_then(|mut file| file.write_all(words.as_bytes())) {
+            let written = opened.and_then(|mut file| {
+                file.write_all(words.as_bytes())?;
+                // It may be all that is left of us after a power cut.
+                file.sync_data()
+            });
+            if let Err(error) = written {
                 tracing::debug!(%error, "no place for last words");
             }
             return;

@@ -19,6 +19,7 @@
 //! | [`cgroups`] | where libvirt finds the cgroups of its processes |
 //! | [`rootfs`] | a container's root file system, with its own user ids |
 //! | `console`, `init_signal` | what a machine's hypervisor does and a container's does not: serve the console, pass the power button on |
+//! | [`console_log`] | a copy of the console in a file that stays small, and the program that shows it |
 //! | `filesystems` | directories that the guest mounts, each served by a daemon |
 //! | `host_metrics` | what the guest is told of its host |
 //! | [`process`] | children and zombies: this process is PID 1 |
@@ -36,6 +37,7 @@ pub mod cgroups;
 pub mod chain;
 pub mod confinement;
 mod console;
+pub mod console_log;
 pub mod domain;
 mod filesystems;
 pub mod guest;

@@ -30,6 +30,7 @@ use crate::domain::{Action, DomainEvent, Observed, Started};
 pub const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// Used when a termination signal arrives before anybody named a grace period.
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+const LONGEST_WORDS: usize = 1000;
 
 /// What to do about a request.
 #[derive(Debug, PartialEq)]
@@ -210,7 +211,7 @@ impl Lifecycle {
                 }
             }
             DomainEvent::Credentials(result) => {
-                let problem = Some(result.err().unwrap_or_default());
+                let problem = Some(short(&result.err().unwrap_or_default()));
                 if self.state.credentials_problem != problem {
                     self.state.credentials_problem = problem;
                     self.changed();
@@ -221,6 +222,7 @@ impl Lifecycle {
             }
             DomainEvent::FilesystemLost { tag, why } => {
                 // A hypervisor that ends takes them with it, and may do so before libvirt says that it ended.
+                let why = short(&why);
                 if !self.stopped() && self.state.lost_filesystems.insert(tag, why.clone()) != Some(why) {
                     self.changed();
                 }
@@ -277,7 +279,7 @@ impl Lifecycle {
 
     fn shutdown(&mut self, grace: Duration, now: Instant) -> Verdict {
         self.grace = Some(grace);
-        let deadline = now + grace;
+        let deadline = later(now, grace);
         match self.state.phase {
             MachinePhase::Waiting => return self.stop_unstarted(),
             MachinePhase::Stopped => return Verdict::Done,
@@ -370,8 +372,9 @@ impl Lifecycle {
     }
 
     fn set_message(&mut self, message: &str) {
-        if self.state.message.as_deref() != Some(message) {
-            self.state.message = Some(message.to_owned());
+        let message = short(message);
+        if self.state.message.as_ref() != Some(&message) {
+            self.state.message = Some(message);
             self.changed();
         }
     }
@@ -384,6 +387,17 @@ impl Lifecycle {
     fn changed(&mut self) {
         self.state.generation += 1;
     }
+}
+
+/// Guests have a hand in what libvirt and their agent say, and all of it goes into the machine's state.
+fn short(text: &str) -> String {
+    text.chars().take(LONGEST_WORDS).collect()
+}
+
+/// A grace period is what somebody wrote: any number of seconds.
+pub(crate) fn later(now: Instant, by: Duration) -> Instant {
+    const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+    now + by.min(FAR)
 }
 
 fn conflict(message: String) -> Verdict {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use ferrovirt_launcher::runtime::{self, LibvirtRuntime};
-use ferrovirt_launcher::{ask, cgroups, confinement, probe, rootfs, run, selftest};
+use ferrovirt_launcher::{ask, cgroups, confinement, console_log, probe, rootfs, run, selftest};
 use ferrovirt_machine::protocol::GuestCall;
 
 #[derive(Parser)]
@@ -69,6 +69,12 @@ enum Command {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
+    /// Copy a machine's console log to the output, and what is added to it; for the pod's container `guest-console-log`
+    ConsoleLog {
+        /// The file to which the hypervisor writes
+        #[arg(long)]
+        logfile: PathBuf,
+    },
     /// Start and stop a tiny machine, and print how long each step took
     Selftest {
         #[command(flatten)]
@@ -87,6 +93,9 @@ struct Libvirt {
     /// Directory that `probe --out` made; it need not exist
     #[arg(long, env = "FERROVIRT_CAPABILITIES_CACHE")]
     capabilities_cache: Option<PathBuf>,
+    /// What libvirt's daemon logs beside warnings, such as `1:qemu 3:remote`
+    #[arg(long, env = "FERROVIRT_LIBVIRT_LOG_FILTERS")]
+    libvirt_log_filters: Option<String>,
 }
 
 impl Command {
@@ -95,7 +104,11 @@ impl Command {
         match self {
             Self::Run { libvirt, .. } | Self::Selftest { libvirt } => Some(libvirt.hypervisor),
             Self::Probe { hypervisor, .. } => Some(*hypervisor),
-            Self::HoldUserNamespace | Self::Idle | Self::GuestPing { .. } | Self::GuestExec { .. } => None,
+            Self::HoldUserNamespace
+            | Self::Idle
+            | Self::ConsoleLog { .. }
+            | Self::GuestPing { .. }
+            | Self::GuestExec { .. } => None,
         }
     }
 }
@@ -110,6 +123,16 @@ fn main() -> ExitCode {
         return std::io::copy(&mut std::io::stdin(), &mut std::io::sink())
             .map_or(ExitCode::FAILURE, |_| ExitCode::SUCCESS);
     }
+    if let Command::ConsoleLog { logfile } = &cli.command {
+        // One small process beside every machine: no runtime, no threads.
+        return match confinement::hold().and_then(|()| console_log::follow(logfile)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("cannot follow {}: {error}", logfile.display());
+                ExitCode::FAILURE
+            }
+        };
+    }
     if let Err(error) = cgroups::settle() {
         eprintln!("cannot enter a cgroup namespace, so a driver that makes cgroups will not find its own: {error}");
     }
@@ -120,7 +143,7 @@ fn main() -> ExitCode {
         eprintln!("cannot limit what the machine's processes may ask of the kernel: {error}");
         return ExitCode::FAILURE;
     }
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing::Level::INFO).with_ansi(false).init();
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level()).with_ansi(false).init();
     // One launcher per machine: a thread, a small pool for libvirt's blocking calls, and small stacks.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -144,6 +167,15 @@ fn main() -> ExitCode {
     }
 }
 
+/// As much as the pod says, in upstream's numbers: 2 is what is of interest when nothing is wrong.
+fn level() -> tracing::Level {
+    let verbosity = std::env::var("VIRT_LAUNCHER_LOG_VERBOSITY").ok().and_then(|text| text.parse::<u64>().ok());
+    match verbosity.unwrap_or(2) {
+        0..=2 => tracing::Level::INFO,
+        _ => tracing::Level::DEBUG,
+    }
+}
+
 async fn execute(command: Command) -> anyhow::Result<u8> {
     match command {
         Command::Run { libvirt, socket_dir, exit_timeout, linger } => {
@@ -151,13 +183,14 @@ async fn execute(command: Command) -> anyhow::Result<u8> {
                 runtime: libvirt.hypervisor,
                 socket_dir,
                 libvirt_dir: libvirt.libvirt_dir,
+                log_filters: libvirt.libvirt_log_filters,
                 capabilities: libvirt.capabilities_cache,
                 linger: Duration::from_millis(linger),
                 exit_timeout: Duration::from_secs(exit_timeout),
             })
             .await
         }
-        Command::HoldUserNamespace | Command::Idle => Ok(0),
+        Command::HoldUserNamespace | Command::Idle | Command::ConsoleLog { .. } => Ok(0),
         Command::Probe { libvirt_dir, hypervisor, out } => {
             let report = probe::probe(hypervisor, &libvirt_dir, out.as_deref()).await?;
             println!("{}", serde_json::to_string_pretty(&report)?);

@@ -19,9 +19,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::console_log;
 use crate::domain::{Action, Backend, DomainError, DomainEvent, NewDomain, Started};
 use crate::host_metrics;
-use crate::lifecycle::{Lifecycle, Verdict};
+use crate::lifecycle::{Lifecycle, Verdict, later};
 use crate::prepare;
 
 pub type Answer = Result<String, ProtocolError>;
@@ -250,12 +251,12 @@ impl<B: Backend> Owner<B> {
 
     fn exit_at(&self) -> Option<Instant> {
         let stopped = self.exit.stopped?;
-        let timeout = stopped + self.settings.exit_timeout;
+        let timeout = later(stopped, self.settings.exit_timeout);
         if self.clients > 0 {
             return Some(timeout);
         }
         let alone = self.exit.alone_since.map_or(stopped, |since| since.max(stopped));
-        Some(timeout.min(alone + self.settings.linger))
+        Some(timeout.min(later(alone, self.settings.linger)))
     }
 }
 
@@ -277,6 +278,9 @@ async fn try_start<B: Backend>(backend: B, translate: Translate, spec: Box<Machi
         credentials: spec.credentials.clone(),
         filesystems: spec.devices.filesystems.clone(),
     };
+    if let Some(log) = spec.devices.serial.as_ref().and_then(|serial| serial.log.as_ref()) {
+        tokio::spawn(console_log::keep_small(log.into()));
+    }
     let started = backend.start(domain).await.map_err(|error: DomainError| chain(&error))?;
     if let Some(told) = spec.host_metrics.clone() {
         host_metrics::start(backend, told);

@@ -4,12 +4,17 @@
 //! launcher gets the result as files (`--capabilities-cache`).
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::Context;
+use ferrovirt_machine::last_words;
+use ferrovirt_machine::node_facts::{FACTS_FILE, LAST_WORDS, NodeFacts};
 
-use crate::capabilities::{HypervisorReport, Report, domain_capabilities, host_capabilities, version_text};
+use crate::capabilities::{
+    HypervisorReport, Report, cpu_features, domain_capabilities, host_capabilities, host_model_cpu, tsc, version_text,
+};
 use crate::process::Children;
 use crate::runtime::{Daemon, Dirs, LibvirtRuntime};
 
@@ -26,10 +31,29 @@ pub async fn probe(
         .await
         .with_context(|| format!("cannot probe {}", runtime.name()))?;
     report.hypervisors.push(found);
+    if let Some(facts) = report.facts(runtime.name()) {
+        tell(&facts, out)?;
+    }
     if let Some(out) = out.filter(|_| !runtime.virt_types().is_empty()) {
         keep(&runtime.capabilities_cache(&dirs), out)?;
     }
     Ok(report)
+}
+
+/// Leaves the facts for the node's agent: beside the cache, and in the container's last words, where one finds them who sees only
+/// the pod.
+fn tell(facts: &NodeFacts, out: Option<&Path>) -> anyhow::Result<()> {
+    if let Some(out) = out {
+        fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+        let path = out.join(FACTS_FILE);
+        fs::write(&path, serde_json::to_vec(facts)?).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if let Some(text) = facts.to_text(LAST_WORDS) {
+        // Not every container has a place for them.
+        let opened = fs::OpenOptions::new().write(true).truncate(true).open(last_words::PATH);
+        let _ = opened.and_then(|mut file| file.write_all(text.as_bytes()));
+    }
+    Ok(())
 }
 
 async fn probe_one(
@@ -49,12 +73,21 @@ async fn probe_one(
             Ok(xml) => {
                 let mut found = domain_capabilities(&xml);
                 found.machine_types.clone_from(&machine_types);
+                if let Some(cpu) = host_model_cpu(&found) {
+                    match connection.expand_cpu(&cpu, virt_type).await {
+                        Ok(xml) => found.host_features = cpu_features(&xml),
+                        Err(error) => {
+                            tracing::info!(virt_type, %error, "the features of the host's model are not known")
+                        }
+                    }
+                }
                 virt_types.push(found);
             }
             Err(error) => tracing::info!(virt_type, %error, "not available"),
         }
     }
     report.arch = arch;
+    report.tsc = tsc(&capabilities);
     report.libvirt_version = version_text(versions.libvirt);
     Ok(HypervisorReport { name: runtime.name().to_owned(), version: version_text(versions.hypervisor), virt_types })
 }

@@ -22,6 +22,8 @@ pub struct Options {
     pub socket_dir: PathBuf,
     pub libvirt_dir: PathBuf,
     pub capabilities: Option<PathBuf>,
+    /// What libvirt's daemon logs beside warnings.
+    pub log_filters: Option<String>,
     pub linger: Duration,
     pub exit_timeout: Duration,
 }
@@ -29,7 +31,7 @@ pub struct Options {
 /// Runs one machine to its end; returns the exit code.
 pub async fn run(options: Options) -> anyhow::Result<u8> {
     let children = Children::reap().context("cannot become the reaper of child processes")?;
-    let dirs = Dirs::new(options.libvirt_dir);
+    let dirs = Dirs::new(options.libvirt_dir).with_log_filters(options.log_filters);
     let (events, domain_events) = mpsc::unbounded_channel();
     let supervisor =
         Supervisor { children, runtime: options.runtime, dirs: dirs.clone(), capabilities: options.capabilities };

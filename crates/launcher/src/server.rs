@@ -191,13 +191,29 @@ async fn write_all(mut writer: OwnedWriteHalf, mut frames: mpsc::Receiver<Outgoi
                 }
             },
         };
-        match protocol::encode(&frame) {
+        // What is too much to tell must not keep the rest from being told.
+        match protocol::encode(&frame).or_else(|error| protocol::encode(&less(frame, &error))) {
             Ok(bytes) => {
                 if writer.write_all(&bytes).await.is_err() {
                     return;
                 }
             }
             Err(error) => tracing::error!(%error, "cannot encode a frame"),
+        }
+    }
+}
+
+/// The frame without what a guest had a hand in.
+fn less(frame: ServerFrame, error: &FrameError) -> ServerFrame {
+    tracing::warn!(%error, "a frame is sent without what the guest says");
+    match frame {
+        ServerFrame::State { mut state } => {
+            state.guest = None;
+            ServerFrame::State { state }
+        }
+        ServerFrame::Reply { id, version, .. } => {
+            let error = Some(refusal(ErrorCode::Failed, format!("the answer is too long: {error}")));
+            ServerFrame::Reply { id, version, text: None, error }
         }
     }
 }

@@ -5,11 +5,14 @@
 mod support;
 
 use std::fs;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use ferrovirt_machine::node_facts::{FACTS_FILE, LAST_WORDS, NodeFacts};
 use ferrovirt_machine::protocol::{ErrorCode, MachinePhase, PauseReason, SOCKET_NAME, ServerFrame, StopReason};
 use serde_json::{Value, json};
 use support::{Client, PATIENCE};
@@ -54,6 +57,8 @@ const WATCHDOG: [u8; 37] = [
     0xb8, 0x02, 0xb1, 0xb9, 0xab, 0x25, 0xba, 0x86, 0x80, 0x31, 0xf6, 0xcd, 0x1a, 0xb8, 0x0c, 0xb1, 0xb9, 0x04, 0x00,
     0xbf, 0x60, 0x00, 0xcd, 0x1a, 0xb8, 0x0b, 0xb1, 0xb1, 0x02, 0xbf, 0x68, 0x00, 0xcd, 0x1a, 0xf4, 0xeb, 0xfd,
 ];
+/// A boot sector that writes to its serial port for ever.
+const TALK: [u8; 8] = [0xba, 0xf8, 0x03, 0xb0, 0x78, 0xee, 0xeb, 0xfd];
 /// A boot sector that halts.
 const HALT: [u8; 3] = [0xf4, 0xeb, 0xfd];
 
@@ -357,6 +362,15 @@ async fn a_seeded_launcher_does_not_probe() {
     assert!(emulation["machineTypes"].as_array().unwrap().contains(&json!("q35")), "{emulation}");
     assert!(emulation["cpuModels"].as_array().unwrap().contains(&json!({"name": "qemu64", "usable": true})));
 
+    let facts: NodeFacts = serde_json::from_slice(&fs::read(dir.path().join(FACTS_FILE)).unwrap()).unwrap();
+    let labels = facts.labels(&Default::default());
+    assert!(labels.contains_key("machine-type.node.kubevirt.io/q35"), "{labels:?}");
+    if cfg!(target_arch = "x86_64") {
+        assert!(facts.host_model.is_some() && facts.cpu_features.iter().any(|name| name == "sse2"), "{facts:?}");
+        assert!(facts.cpu_models.iter().any(|name| name == "Nehalem"), "{facts:?}");
+    }
+    assert!(facts.to_text(LAST_WORDS).is_some(), "{} bytes", serde_json::to_string(&facts).unwrap().len());
+
     // A probe would write the file anew, without the mark.
     for entry in fs::read_dir(dir.path()).unwrap() {
         let path = entry.unwrap().path();
@@ -495,4 +509,42 @@ async fn a_machine_shows_its_screen_and_its_counters_and_has_no_agent() {
     client.state(|state| state.phase == MachinePhase::Stopped).await;
     client.ask_ok(json!({"type": "release"})).await;
     launcher.exit_code().await;
+}
+
+#[tokio::test]
+async fn a_copy_of_the_console_is_kept_and_stays_small() {
+    if !possible() {
+        return;
+    }
+    let launcher = Launcher::start();
+    let mut client = launcher.subscribed().await;
+    let mut spec = launcher.spec(&TALK);
+    let log = launcher.path("console/virt-serial0-log");
+    spec["devices"]["serial"]["log"] = json!(log);
+    client.ask_ok(json!({"type": "sync", "spec": spec})).await;
+    client.state(|state| state.phase == MachinePhase::Running).await;
+    let mut shown = Command::new(env!("CARGO_BIN_EXE_ferrovirt-launcher"))
+        .args(["console-log", "--logfile", &log])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut begin = [0; 4096];
+    shown.stdout.as_mut().unwrap().read_exact(&mut begin).unwrap();
+    assert!(begin.ends_with(b"xxxx"), "{:?}", String::from_utf8_lossy(&begin));
+    // It is told to end and does so by itself.
+    send("-TERM", i32::try_from(shown.id()).unwrap());
+    drop(shown.stdout.take());
+    let _ = shown.wait().unwrap();
+    let written = || fs::metadata(&log).map(|metadata| (metadata.len(), metadata.blocks() * 512)).unwrap();
+    let is_kept_small = |(length, there): (u64, u64)| length > 4 << 20 && there < 3 << 20;
+    let deadline = Instant::now() + PATIENCE;
+    while !is_kept_small(written()) {
+        let (length, there) = written();
+        assert!(Instant::now() < deadline, "{length} bytes written, {there} on disk");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    client.ask_ok(json!({"type": "kill"})).await;
+    client.state(|state| state.phase == MachinePhase::Stopped).await;
+    client.ask_ok(json!({"type": "release"})).await;
+    assert_eq!(launcher.exit_code().await, 0);
 }

@@ -1,6 +1,6 @@
 //! A connection to a libvirt daemon (or to an in-process driver).
 
-use std::ffi::{CString, c_char, c_ulong};
+use std::ffi::{CString, c_char, c_uint, c_ulong};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -87,6 +87,32 @@ impl Connection {
                     machine,
                     virt_type.as_ptr(),
                     0,
+                ))
+            }
+            .ok_or_else(last_error)
+        })
+        .await
+    }
+
+    /// A CPU with every feature spelled out that this hypervisor can give to a guest with it. Both are XML.
+    pub async fn expand_cpu(&self, cpu: &str, virt_type: &str) -> Result<String> {
+        /// `VIR_CONNECT_BASELINE_CPU_EXPAND_FEATURES`
+        const EXPAND: c_uint = 1;
+        let handle = self.handle.clone();
+        let (cpu, virt_type) = (c_string(cpu)?, c_string(virt_type)?);
+        blocking(move || {
+            let (none, cpus) = (std::ptr::null::<c_char>(), [cpu.as_ptr()]);
+            // SAFETY: live connection, NUL-terminated texts or NULL, one pointer in the list; the returned string is ours to free.
+            unsafe {
+                owned_text(ffi::virConnectBaselineHypervisorCPU(
+                    handle.as_ptr(),
+                    none,
+                    none,
+                    none,
+                    virt_type.as_ptr(),
+                    cpus.as_ptr(),
+                    1,
+                    EXPAND,
                 ))
             }
             .ok_or_else(last_error)

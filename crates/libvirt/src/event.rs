@@ -4,9 +4,11 @@
 //! runs it; callbacks arrive on that thread and only ever push into a channel.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
+use std::time::Duration;
 
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::watch;
 
 use crate::connection::Handle;
 use crate::error::{self, Error, Result, last_error, text};
@@ -201,11 +203,13 @@ pub(crate) fn start_loop() -> Result<()> {
                 // The loop and our callbacks need little; the default would reserve 2 MiB per virtual machine.
                 .stack_size(256 * 1024)
                 .spawn(|| {
+                    let mut failures = 0;
                     loop {
                         // SAFETY: the default implementation was registered above, and only this thread runs it.
-                        if unsafe { ffi::virEventRunDefaultImpl() } < 0 {
-                            tracing::error!(error = %last_error(), "libvirt's event loop failed");
-                            return;
+                        let result =
+                            if unsafe { ffi::virEventRunDefaultImpl() } < 0 { Err(last_error()) } else { Ok(()) };
+                        if let Some(pause) = turned(result, &mut failures, &DEAF) {
+                            std::thread::sleep(pause);
                         }
                     }
                 })
@@ -213,6 +217,33 @@ pub(crate) fn start_loop() -> Result<()> {
                 .map_err(|_| Error::Cancelled)
         })
         .clone()
+}
+
+/// Why no events come, while none do.
+static DEAF: LazyLock<watch::Sender<Option<String>>> = LazyLock::new(|| watch::Sender::new(None));
+
+/// How often in a row the loop may fail before whoever waits for events is told to look instead.
+const DEAF_AFTER: u32 = 3;
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Why no events come, while none do: libvirt's loop fails. It is tried again for as long as the process lives.
+pub fn deafness() -> watch::Receiver<Option<String>> {
+    DEAF.subscribe()
+}
+
+/// Takes note of one turn of the loop. Returns how long to wait before the next one.
+fn turned(result: Result<()>, failures: &mut u32, deaf: &watch::Sender<Option<String>>) -> Option<Duration> {
+    let Err(error) = result else {
+        *failures = 0;
+        deaf.send_if_modified(|deaf| deaf.take().is_some());
+        return None;
+    };
+    *failures = failures.saturating_add(1);
+    if *failures == DEAF_AFTER {
+        tracing::error!(%error, "libvirt's event loop fails; trying on");
+        deaf.send_replace(Some(error.to_string()));
+    }
+    Some(Duration::from_millis(5 << (*failures).min(10)).min(LONGEST_PAUSE))
 }
 
 fn opaque_of(sender: &UnboundedSender<Event>) -> *mut c_void {
@@ -310,4 +341,29 @@ extern "C" fn on_agent(
 extern "C" fn on_close(_conn: *mut ffi::VirConnect, _reason: c_int, opaque: *mut c_void) {
     // SAFETY: the opaque of this registration; no domain.
     unsafe { send(std::ptr::null_mut(), opaque, EventKind::Closed) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loop_that_fails_is_told_of_and_tried_again() {
+        let deaf = watch::Sender::new(None);
+        let mut failures = 0;
+        let mut turn = |result: Result<()>| {
+            let pause = turned(result, &mut failures, &deaf);
+            (pause.is_some(), deaf.borrow().is_some())
+        };
+        assert_eq!(turn(Ok(())), (false, false));
+        assert_eq!(turn(Err(Error::Cancelled)), (true, false), "once is nothing");
+        assert_eq!(turn(Ok(())), (false, false));
+        let seen: Vec<_> = (0..4).map(|_| turn(Err(Error::Cancelled)).1).collect();
+        assert_eq!(seen, [false, false, true, true]);
+        assert_eq!(turn(Ok(())), (false, false), "it works again");
+        for _ in 0..100 {
+            let pause = turned(Err(Error::Cancelled), &mut failures, &deaf).unwrap();
+            assert!(pause > Duration::ZERO && pause <= LONGEST_PAUSE);
+        }
+    }
 }

@@ -4,7 +4,7 @@
 //! `virterror.h` of libvirt 9.0. libvirt promises that its ABI stays compatible, so older declarations fit newer
 //! libraries.
 
-use std::ffi::{c_char, c_int, c_longlong, c_uchar, c_uint, c_ulong, c_void};
+use std::ffi::{c_char, c_int, c_longlong, c_uchar, c_uint, c_ulong, c_ulonglong, c_ushort, c_void};
 
 /// A connection; libvirt owns what is inside.
 #[repr(C)]
@@ -30,6 +30,20 @@ pub struct VirDomainStatsRecord {
     pub dom: *mut VirDomain,
     pub params: *mut VirTypedParameter,
     pub nparams: c_int,
+}
+
+/// `virDomainInfo`.
+#[repr(C)]
+#[derive(Default)]
+pub struct VirDomainInfo {
+    pub state: c_uchar,
+    /// KiB.
+    pub max_mem: c_ulong,
+    /// KiB.
+    pub memory: c_ulong,
+    pub nr_virt_cpu: c_ushort,
+    /// Nanoseconds.
+    pub cpu_time: c_ulonglong,
 }
 
 /// `struct _virTypedParameter`: a name, and a value whose type `kind` tells.
@@ -127,6 +141,16 @@ unsafe extern "C" {
         virt_type: *const c_char,
         flags: c_uint,
     ) -> *mut c_char;
+    pub fn virConnectBaselineHypervisorCPU(
+        conn: *mut VirConnect,
+        emulator: *const c_char,
+        arch: *const c_char,
+        machine: *const c_char,
+        virt_type: *const c_char,
+        cpus: *const *const c_char,
+        count: c_uint,
+        flags: c_uint,
+    ) -> *mut c_char;
     pub fn virConnectGetLibVersion(conn: *mut VirConnect, version: *mut c_ulong) -> c_int;
     pub fn virConnectGetVersion(conn: *mut VirConnect, version: *mut c_ulong) -> c_int;
     pub fn virConnectRegisterCloseCallback(
@@ -162,6 +186,7 @@ unsafe extern "C" {
     pub fn virDomainSuspend(dom: *mut VirDomain) -> c_int;
     pub fn virDomainResume(dom: *mut VirDomain) -> c_int;
     pub fn virDomainGetState(dom: *mut VirDomain, state: *mut c_int, reason: *mut c_int, flags: c_uint) -> c_int;
+    pub fn virDomainGetInfo(dom: *mut VirDomain, info: *mut VirDomainInfo) -> c_int;
     pub fn virDomainGetXMLDesc(dom: *mut VirDomain, flags: c_uint) -> *mut c_char;
     pub fn virDomainUndefineFlags(dom: *mut VirDomain, flags: c_uint) -> c_int;
     pub fn virDomainScreenshot(

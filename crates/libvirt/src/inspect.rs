@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::connection::{blocking, c_string};
 use crate::domain::{Domain, Inner};
-use crate::error::{Result, last_error, owned_text, text};
+use crate::error::{ErrorCode, Result, last_error, owned_text, text};
 use crate::ffi;
 
 /// Most that a screen may have: 8192 by 8192 pixels of three bytes, and a header.
@@ -54,7 +54,12 @@ impl Domain {
     /// All counters that the driver has, by libvirt's names (`cpu.time`, `block.0.rd.bytes`, …).
     pub async fn stats(&self) -> Result<Vec<(String, Counter)>> {
         let inner = self.inner.clone();
-        blocking(move || stats(&inner)).await
+        blocking(move || match stats(&inner) {
+            // Not every driver has counters; what each of them knows has the same names here.
+            Err(error) if error.code() == Some(ErrorCode::NoSupport) => basics(&inner),
+            outcome => outcome,
+        })
+        .await
     }
 }
 
@@ -127,6 +132,22 @@ fn stats(inner: &Inner) -> Result<Vec<(String, Counter)>> {
         unsafe { ffi::virDomainStatsRecordListFree(records) };
     }
     Ok(counters)
+}
+
+/// CPU time and memory, which every driver tells.
+fn basics(inner: &Inner) -> Result<Vec<(String, Counter)>> {
+    let mut info = ffi::VirDomainInfo::default();
+    // SAFETY: live domain; `info` outlives the call, which fills it.
+    if unsafe { ffi::virDomainGetInfo(inner.raw.as_ptr(), &raw mut info) } < 0 {
+        return Err(last_error());
+    }
+    let numbers = [
+        ("cpu.time", info.cpu_time),
+        ("vcpu.current", info.nr_virt_cpu.into()),
+        ("balloon.maximum", info.max_mem),
+        ("balloon.current", info.memory),
+    ];
+    Ok(numbers.map(|(name, number)| (name.to_owned(), Counter::Unsigned(number))).to_vec())
 }
 
 fn counter(parameter: &ffi::VirTypedParameter) -> Option<(String, Counter)> {

@@ -21,5 +21,5 @@ mod inspect;
 pub use connection::{Connection, Versions};
 pub use domain::{Domain, DomainState, ShutdownMode, Start};
 pub use error::{Error, ErrorCode, Result};
-pub use event::{Event, EventKind, Events, Lifecycle, StopDetail, SuspendDetail};
+pub use event::{Event, EventKind, Events, Lifecycle, StopDetail, SuspendDetail, deafness};
 pub use inspect::{Counter, Screenshot};

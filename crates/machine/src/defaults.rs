@@ -13,6 +13,8 @@ use ferrovirt_api::{
     },
 };
 
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as WireQuantity;
+
 use crate::{
     convert::{cpu, default_machine_type},
     hypervisor,
@@ -26,17 +28,18 @@ pub fn apply(vmi: &mut VirtualMachineInstance, arch: Arch) {
         spec.architecture = arch.go_name().into();
     }
     spec.hypervisor.get_or_insert_with(|| hypervisor::DEFAULT.into());
-    machine_type(spec, arch);
+    machine_type(spec, default_machine_type(arch));
     resource_requests(spec);
     guest_memory(spec);
+    guest_cpus(spec);
     pull_policies(spec);
     default_network(spec);
     disks_of_volumes(spec);
-    let topology = cpu::topology(vmi);
-    let cpu = vmi.spec.domain.cpu.get_or_insert_default();
-    if (cpu.cores, cpu.sockets, cpu.threads) == (0, 0, 0) {
-        (cpu.sockets, cpu.cores, cpu.threads) = (topology.sockets, topology.cores, topology.threads);
-    }
+    machine(vmi, arch, "host-model");
+}
+
+/// What is left when size, network and disks are settled: the devices' own defaults, and those of the architecture.
+pub fn machine(vmi: &mut VirtualMachineInstance, arch: Arch, cpu_model: &str) {
     if arch == Arch::S390x {
         // There is no ACPI on s390x.
         vmi.spec.domain.features.get_or_insert_default().acpi.enabled.get_or_insert(false);
@@ -46,7 +49,7 @@ pub fn apply(vmi: &mut VirtualMachineInstance, arch: Arch) {
     for_arch(&mut vmi.spec, arch);
     let cpu = vmi.spec.domain.cpu.get_or_insert_default();
     if cpu.model.is_empty() {
-        cpu.model = "host-model".into();
+        cpu.model = cpu_model.into();
     }
 }
 
@@ -84,7 +87,10 @@ pub fn object(vmi: &mut VirtualMachineInstance) {
                 cdrom.tray = "closed".into();
             }
         }
+        disk.block_size.iter_mut().filter_map(|size| size.match_volume.as_mut()).for_each(enable);
     }
+    let displays = domain.devices.gpus.iter_mut().filter_map(|gpu| gpu.virtual_gpu_options.as_mut()?.display.as_mut());
+    displays.filter_map(|display| display.ram_fb.as_mut()).for_each(enable);
     for input in &mut domain.devices.inputs {
         if input.bus.is_empty() {
             input.bus = "usb".into();
@@ -135,40 +141,53 @@ pub fn for_arch(spec: &mut VirtualMachineInstanceSpec, arch: Arch) {
     }
 }
 
-fn machine_type(spec: &mut VirtualMachineInstanceSpec, arch: Arch) {
+pub fn machine_type(spec: &mut VirtualMachineInstanceSpec, default: &str) {
     let machine: &mut Machine = spec.domain.machine.get_or_insert_default();
     if machine.type_.is_empty() {
-        machine.type_ = default_machine_type(arch).into();
+        machine.type_ = default.into();
     }
 }
 
-fn resource_requests(spec: &mut VirtualMachineInstanceSpec) {
+/// Whoever limits CPU time asks for as much, unless less was asked for.
+pub fn resource_requests(spec: &mut VirtualMachineInstanceSpec) {
     let resources = &mut spec.domain.resources;
-    if let Some(limit) = resources.limits.get("cpu") {
-        resources.requests.entry("cpu".into()).or_insert_with(|| limit.clone());
+    let asked = resources.requests.get("cpu").is_some_and(is_something);
+    if let Some(limit) = resources.limits.get("cpu").filter(|limit| is_something(limit) && !asked) {
+        resources.requests.insert("cpu".into(), limit.clone());
     }
 }
 
-fn guest_memory(spec: &mut VirtualMachineInstanceSpec) {
+fn is_something(quantity: &WireQuantity) -> bool {
+    Quantity::try_from(quantity).is_ok_and(|quantity| !quantity.is_zero())
+}
+
+/// As many sockets as CPUs were asked for, if nothing was said of the topology.
+pub fn guest_cpus(spec: &mut VirtualMachineInstanceSpec) {
+    let topology = cpu::topology(&spec.domain);
+    let cpu = spec.domain.cpu.get_or_insert_default();
+    if (cpu.cores, cpu.sockets, cpu.threads) == (0, 0, 0) {
+        (cpu.sockets, cpu.cores, cpu.threads) = (topology.sockets, topology.cores, topology.threads);
+    }
+}
+
+pub fn guest_memory(spec: &mut VirtualMachineInstanceSpec) {
     let resources = &spec.domain.resources;
     let memory: &mut Memory = spec.domain.memory.get_or_insert_default();
     if memory.guest.is_some() {
         return;
     }
-    let set = |quantity: &&k8s_openapi::apimachinery::pkg::api::resource::Quantity| {
-        Quantity::try_from(*quantity).is_ok_and(|quantity| !quantity.is_zero())
-    };
-    let pages = memory.hugepages.as_ref().map(|pages| pages.page_size.clone()).filter(|size| !size.is_empty());
+    let set = |quantity: &&WireQuantity| is_something(quantity);
+    let pages = memory.hugepages.as_ref().map(|pages| pages.page_size.clone());
     memory.guest = resources
         .requests
         .get("memory")
         .filter(set)
         .or_else(|| resources.limits.get("memory").filter(set))
         .cloned()
-        .or_else(|| pages.map(k8s_openapi::apimachinery::pkg::api::resource::Quantity));
+        .or_else(|| pages.filter(|size| Quantity::parse(size).is_ok()).map(WireQuantity));
 }
 
-fn pull_policies(spec: &mut VirtualMachineInstanceSpec) {
+pub fn pull_policies(spec: &mut VirtualMachineInstanceSpec) {
     for disk in spec.volumes.iter_mut().filter_map(|volume| volume.container_disk.as_mut()) {
         if disk.image_pull_policy.is_empty() {
             let is_moving = disk.image.ends_with(":latest") || !disk.image.contains([':', '@']);
@@ -234,26 +253,22 @@ fn hyperv(hyperv: &mut FeatureHyperv) {
     }
 }
 
-/// Some enlightenments do not work without others; those are switched on unless they were switched off.
-fn hyperv_dependencies(spec: &mut VirtualMachineInstanceSpec) {
+/// Some enlightenments do not work without others; those are switched on unless they were switched off. What contradicts
+/// itself is left for admission to refuse, and what comes after it, too.
+pub fn hyperv_dependencies(spec: &mut VirtualMachineInstanceSpec) {
     let Some(hyperv) = spec.domain.features.as_mut().and_then(|features| features.hyperv.as_mut()) else {
         return;
     };
-    let on = |state: &Option<FeatureState>| state.as_ref().is_some_and(|state| state.enabled == Some(true));
-    let require = |state: &mut Option<FeatureState>| {
-        state.get_or_insert_default().enabled.get_or_insert(true);
-    };
-    if on(&hyperv.evmcs) {
-        require(&mut hyperv.vapic);
-    }
-    if hyperv.synictimer.as_ref().is_some_and(|timer| timer.enabled == Some(true)) {
-        require(&mut hyperv.synic);
-    }
-    let flushes = hyperv.tlbflush.as_ref().is_some_and(|flush| flush.enabled == Some(true));
-    if on(&hyperv.ipi) || flushes || on(&hyperv.synic) {
-        require(&mut hyperv.vpindex);
-    }
-    if on(&hyperv.evmcs) {
+    let on = |state: Option<&FeatureState>| state.is_some_and(|state| state.enabled == Some(true));
+    let timer = hyperv.synictimer.as_ref().is_some_and(|timer| timer.enabled == Some(true));
+    let flush = hyperv.tlbflush.as_ref().is_some_and(|flush| flush.enabled == Some(true));
+    let require = |state: &mut Option<FeatureState>| *state.get_or_insert_default().enabled.get_or_insert(true);
+    let evmcs = on(hyperv.evmcs.as_ref());
+    let consistent = (!evmcs || require(&mut hyperv.vapic))
+        && (!(on(hyperv.ipi.as_ref()) || flush) || require(&mut hyperv.vpindex))
+        && (!timer || require(&mut hyperv.synic))
+        && (!on(hyperv.synic.as_ref()) || require(&mut hyperv.vpindex));
+    if consistent && evmcs {
         let features = &mut spec.domain.cpu.get_or_insert_default().features;
         match features.iter_mut().find(|feature| feature.name == "vmx") {
             Some(vmx) => vmx.policy = "require".into(),

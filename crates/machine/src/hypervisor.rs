@@ -62,6 +62,11 @@ pub trait Hypervisor: Send + Sync {
 
     fn supports_memory_ballooning(&self) -> bool;
 
+    /// True if what the guest writes to its console can be kept in a file.
+    fn logs_console(&self) -> bool {
+        true
+    }
+
     /// The features it does not have, each with the reason.
     fn gaps(&self) -> &'static [Gap];
 

@@ -3,13 +3,13 @@
 //! Exit codes say the same, but a container runtime that was restarted in the wrong moment no longer knows them. What a container
 //! leaves in its termination log it still reads.
 
+use ferrovirt_api::names::{ENDED_BADLY as BADLY, ENDED_WELL as WELL};
+
 use crate::protocol::{MachineState, StopReason};
 
 /// Where container runtimes look.
 pub const PATH: &str = "/dev/termination-log";
 
-const WELL: &str = "Succeeded: ";
-const BADLY: &str = "Failed: ";
 /// Less than a kubelet takes.
 const LONGEST: usize = 1000;
 

@@ -8,6 +8,7 @@ pub mod features;
 pub mod hypervisor;
 pub mod last_words;
 pub mod node_call;
+pub mod node_facts;
 pub mod overhead;
 pub mod protocol;
 pub mod spec;

@@ -57,7 +57,7 @@ fn overhead(vmi: &VirtualMachineInstance, arch: Arch, processes: Overheads) -> u
     // One byte of page table for 512 of memory. Upstream looks at the request only, and so misses machines without one.
     let page_tables = request.max(guest).div_ceil(1000) * 1000 / 512;
 
-    let vcpus = u64::from(cpu::vcpus(&cpu::topology(vmi)).max(1));
+    let vcpus = u64::from(cpu::vcpus(&cpu::topology(&vmi.spec.domain)).max(1));
     let mut total = page_tables + processes.total() + 8 * MIB * vcpus;
     // The thread that serves disks.
     total += 8 * MIB;
@@ -98,7 +98,7 @@ fn overhead(vmi: &VirtualMachineInstance, arch: Arch, processes: Overheads) -> u
 }
 
 /// Requests equal limits, so that the pod is of the Guaranteed class.
-fn is_guaranteed(vmi: &VirtualMachineInstance) -> bool {
+pub fn is_guaranteed(vmi: &VirtualMachineInstance) -> bool {
     let resources = &vmi.spec.domain.resources;
     ["cpu", "memory"].iter().all(|name| {
         let (request, limit) = (resources.requests.get(*name), resources.limits.get(*name));

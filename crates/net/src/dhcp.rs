@@ -10,6 +10,8 @@ use std::{
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket, sockopt};
 
+use crate::receive;
+
 const SERVER_PORT: u16 = 67;
 const CLIENT_PORT: u16 = 68;
 const COOKIE: [u8; 4] = [99, 130, 83, 99];
@@ -35,21 +37,18 @@ pub struct Lease {
     pub mtu: u16,
 }
 
-/// Answers on `device` until an error ends the socket.
+/// Answers on `device` until it is gone.
 pub fn serve(device: &str, lease: &Lease) -> io::Result<()> {
-    let socket = listen(device)?;
     let mut buffer = [0u8; 1500];
-    loop {
-        let length = match socket.recv_from(&mut buffer) {
-            Ok((length, _)) => length,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-        };
+    let turn = |socket: &UdpSocket| {
+        let (length, _) = socket.recv_from(&mut buffer)?;
         if let Some(reply) = buffer.get(..length).and_then(|request| answer(request, lease)) {
             // Broadcast always reaches a client that has no address yet; a lost reply is asked for again.
             let _ = socket.send_to(&reply, SocketAddrV4::new(Ipv4Addr::BROADCAST, CLIENT_PORT));
         }
-    }
+        Ok(())
+    };
+    receive::forever(device, || listen(device), turn)
 }
 
 /// A socket for one device. Bound to the device first: each interface of a pod has a server of its own on the same port.

@@ -11,7 +11,7 @@ use std::{
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn6, bind, setsockopt, socket, sockopt};
 
-use crate::link;
+use crate::{link, receive};
 
 const SERVER_PORT: u16 = 547;
 /// All servers and relays of a link.
@@ -48,21 +48,18 @@ pub struct Lease {
     pub search: Vec<String>,
 }
 
-/// Answers on `device` until an error ends the socket.
+/// Answers on `device` until it is gone.
 pub fn serve(device: &str, lease: &Lease) -> io::Result<()> {
-    let socket = listen(device)?;
     let mut buffer = [0u8; 1500];
-    loop {
-        let (length, client) = match socket.recv_from(&mut buffer) {
-            Ok(received) => received,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-        };
+    let turn = |socket: &UdpSocket| {
+        let (length, client) = socket.recv_from(&mut buffer)?;
         if let Some(reply) = buffer.get(..length).and_then(|request| answer(request, lease)) {
             // A lost reply is asked for again.
             let _ = socket.send_to(&reply, client);
         }
-    }
+        Ok(())
+    };
+    receive::forever(device, || listen(device), turn)
 }
 
 fn listen(device: &str) -> io::Result<UdpSocket> {

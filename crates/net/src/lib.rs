@@ -12,5 +12,6 @@ pub mod masquerade;
 pub mod netlink;
 pub mod netns;
 pub mod nft;
+mod receive;
 pub mod router;
 pub mod tap;

@@ -17,6 +17,14 @@ pub struct Limits {
     pub memory_limit_bytes: Option<i64>,
 }
 
+/// What a cgroup used so far, and holds now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Used {
+    pub cpu_nanos: u64,
+    /// Without what the kernel can drop at once, as a kubelet counts.
+    pub memory_bytes: u64,
+}
+
 /// A machine's cgroup file systems.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hierarchy {
@@ -156,6 +164,24 @@ impl Hierarchy {
         Ok(())
     }
 
+    /// What a cgroup and those below it used. None if there is none.
+    pub fn used(&self, name: &str) -> Option<Used> {
+        let read = |file: &str| self.paths(name).iter().find_map(|dir| fs::read_to_string(dir.join(file)).ok());
+        let (cpu_nanos, memory, droppable) = match self {
+            Self::V2 { .. } => {
+                let micros = field(&read("cpu.stat")?, "usage_usec")?;
+                (micros.saturating_mul(1000), read("memory.current")?, field(&read("memory.stat")?, "inactive_file"))
+            }
+            Self::V1 { .. } => {
+                let nanos = read("cpuacct.usage")?.trim().parse().ok()?;
+                let droppable = field(&read("memory.stat")?, "total_inactive_file");
+                (nanos, read("memory.usage_in_bytes")?, droppable)
+            }
+        };
+        let memory: u64 = memory.trim().parse().ok()?;
+        Some(Used { cpu_nanos, memory_bytes: memory.saturating_sub(droppable.unwrap_or(0)) })
+    }
+
     /// Processes in any of the cgroup's directories.
     pub fn members(&self, name: &str) -> Vec<i32> {
         let mut pids: Vec<i32> = self.paths(name).iter().flat_map(|dir| members(dir)).collect();
@@ -163,6 +189,11 @@ impl Hierarchy {
         pids.dedup();
         pids
     }
+}
+
+/// The number behind a name, in the kernel's files of names and numbers.
+fn field(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.split_once(' ').filter(|(key, _)| *key == name)?.1.trim().parse().ok())
 }
 
 /// (v1 controller, file, value) of every limit.
@@ -300,6 +331,30 @@ mod tests {
         ];
         for (limits, version, expected) in cases {
             assert_eq!(shown(limits, version), expected, "{limits:?} {version:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_cgroup_used_is_read() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |dir: &str, file: &str, text: &str| {
+            let dir = root.path().join(dir);
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join(file), text).unwrap();
+        };
+        write("v2/a", "cpu.stat", "usage_usec 7\nuser_usec 3\n");
+        write("v2/a", "memory.current", "1000\n");
+        write("v2/a", "memory.stat", "anon 1\ninactive_file 300\n");
+        write("cpu/a", "cpuacct.usage", "7000\n");
+        write("memory/a", "memory.usage_in_bytes", "1000\n");
+        write("memory/a", "memory.stat", "inactive_file 9\ntotal_inactive_file 300\n");
+        let v2 = Hierarchy::V2 { root: root.path().join("v2") };
+        let v1 = Hierarchy::V1 {
+            controllers: ["cpu", "memory"].map(|name| (name.to_owned(), root.path().join(name))).to_vec(),
+        };
+        for hierarchy in [v1, v2] {
+            assert_eq!(hierarchy.used("a"), Some(Used { cpu_nanos: 7000, memory_bytes: 700 }), "{hierarchy:?}");
+            assert_eq!(hierarchy.used("b"), None);
         }
     }
 

@@ -4,10 +4,12 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
+use tokio::time::Instant;
 
 /// A pod's sandbox as plugins are told of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +28,18 @@ pub struct Attached {
     /// Secondary networks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub more: Vec<Secondary>,
+    /// What earlier attempts to attach the pod left behind.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub undone: Vec<Undone>,
+}
+
+/// One plugin's part of an attachment that it did not release.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Undone {
+    pub interface: String,
+    /// With the result of the attachment, as the plugin gets it.
+    pub config: Value,
+    pub why: String,
 }
 
 /// One more interface of a pod.
@@ -51,6 +65,8 @@ pub enum CniError {
     Failed { name: String, command: &'static str, message: String },
     #[error("the CNI plugin {name} answered with something that is not JSON")]
     Answer { name: String, source: serde_json::Error },
+    #[error("the CNI plugin {name} did not {command} within {seconds} s")]
+    Slow { name: String, command: &'static str, seconds: u64 },
     #[error("{0:?} is not the name of a CNI plugin")]
     Name(String),
     #[error("the CNI configuration has no plugins")]
@@ -59,6 +75,11 @@ pub enum CniError {
 
 /// Interface name inside every pod, as everywhere in Kubernetes.
 pub(crate) const IFNAME: &str = "eth0";
+
+/// How long one plugin may take, and how long all may that release a pod.
+const ADD_TIME: Duration = Duration::from_secs(120);
+const DELETE_TIME: Duration = Duration::from_secs(20);
+const RELEASE_TIME: Duration = Duration::from_secs(60);
 
 pub fn bridge_name(instance: &str) -> String {
     format!("fv{instance}")
@@ -110,26 +131,26 @@ impl Plugins {
         Ok(previous.unwrap_or_default())
     }
 
-    /// Detaches a pod, in reverse order. DEL is idempotent by the CNI specification.
-    pub async fn delete(&self, attached: &Attached, pod: &Attachment<'_>) -> Result<(), CniError> {
-        for secondary in attached.more.iter().rev() {
-            self.delete_one(&secondary.conflist, &secondary.result, &secondary.interface, pod).await?;
-        }
-        self.delete_one(&attached.conflist, &attached.result, IFNAME, pod).await
+    /// Detaches a pod, in reverse order, and returns what could not be released: a plugin that fails, hangs or is gone keeps
+    /// no other one from its turn. DEL is idempotent by the CNI specification.
+    pub async fn delete(&self, attached: &Attached, pod: &Attachment<'_>) -> Vec<Undone> {
+        self.release(attached.parts(), pod).await
     }
 
-    async fn delete_one(
-        &self,
-        conflist: &Value,
-        result: &Value,
-        interface: &str,
-        pod: &Attachment<'_>,
-    ) -> Result<(), CniError> {
-        for config in configs(conflist)?.into_iter().rev() {
-            let config = with_previous(config, Some(result).filter(|result| !result.is_null()));
-            self.run("DEL", interface, &config, pod).await?;
+    /// Tries again what was not released.
+    pub async fn release(&self, parts: Vec<Undone>, pod: &Attachment<'_>) -> Vec<Undone> {
+        let until = Instant::now() + RELEASE_TIME;
+        let mut undone = vec![];
+        for part in parts {
+            if Instant::now() > until {
+                undone.push(part);
+                continue;
+            }
+            if let Err(error) = self.run("DEL", &part.interface, &part.config, pod).await {
+                undone.push(Undone { why: ferrovirt_api::chain(&error), ..part });
+            }
         }
-        Ok(())
+        undone
     }
 
     async fn run(
@@ -167,13 +188,19 @@ impl Plugins {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
+            .kill_on_drop(true)
             .spawn()
             .map_err(fail)?;
-        if let Some(mut stdin) = child.stdin.take() {
-            // A plugin that fails early may not read; its own answer says more than a broken pipe.
-            let _ = stdin.write_all(config.to_string().as_bytes()).await;
-        }
-        let output = child.wait_with_output().await.map_err(fail)?;
+        let said = async {
+            if let Some(mut stdin) = child.stdin.take() {
+                // A plugin that fails early may not read; its own answer says more than a broken pipe.
+                let _ = stdin.write_all(config.to_string().as_bytes()).await;
+            }
+            child.wait_with_output().await
+        };
+        let time = if command == "ADD" { ADD_TIME } else { DELETE_TIME };
+        let slow = |_| CniError::Slow { name: name.clone(), command, seconds: time.as_secs() };
+        let output = tokio::time::timeout(time, said).await.map_err(slow)?.map_err(fail)?;
         if !output.status.success() {
             return Err(CniError::Failed {
                 message: error_message(&output.stdout, &output.stderr),
@@ -196,6 +223,37 @@ impl Attached {
             .flatten()
             .filter_map(|ip| ip.get("address")?.as_str()?.split('/').next()?.parse().ok())
             .collect()
+    }
+
+    /// All there is to release, the last one first.
+    fn parts(&self) -> Vec<Undone> {
+        let secondary = self.more.iter().rev().map(|one| (one.interface.as_str(), &one.conflist, &one.result));
+        let mut parts = vec![];
+        for (interface, conflist, result) in secondary.chain([(IFNAME, &self.conflist, &self.result)]) {
+            // A list without plugins attached nothing.
+            for config in configs(conflist).unwrap_or_default().into_iter().rev() {
+                let config = with_previous(config, Some(result).filter(|result| !result.is_null()));
+                parts.push(Undone { interface: interface.to_owned(), config, why: String::new() });
+            }
+        }
+        // What an attachment since has made anew is released with that one.
+        let again = |old: &&Undone| !parts.iter().any(|part| part.is_same(old));
+        let older: Vec<_> = self.undone.iter().filter(again).cloned().collect();
+        parts.extend(older);
+        parts
+    }
+}
+
+impl Undone {
+    /// The network and the plugin that it is about.
+    pub fn name(&self) -> String {
+        let text = |key: &str| self.config.get(key).and_then(Value::as_str).unwrap_or_default();
+        format!("{} (CNI plugin {}) on {}", text("name"), text("type"), self.interface)
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        let key = |of: &Self, key: &str| of.config.get(key).cloned();
+        self.interface == other.interface && ["name", "type"].iter().all(|name| key(self, name) == key(other, name))
     }
 }
 
@@ -262,6 +320,7 @@ mod tests {
         let attached = Attached {
             conflist: Value::Null,
             more: vec![],
+            undone: vec![],
             result: json!({"ips": [{"address": "10.42.7.2/24"}, {"address": "fd00::2/64"}, {"address": "x"}]}),
         };
         let shown: Vec<String> = attached.addresses().iter().map(ToString::to_string).collect();
@@ -274,5 +333,62 @@ mod tests {
         for (stdout, stderr, expected) in cases {
             assert_eq!(error_message(stdout, stderr), expected);
         }
+    }
+
+    fn plugin(dir: &Path, name: &str, script: &str) {
+        use std::os::unix::fs::PermissionsExt;
+        let path = dir.join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_plugin_that_is_gone_or_fails_keeps_no_other_from_releasing() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        plugin(dir.path(), "good", &format!("echo \"$CNI_COMMAND $CNI_IFNAME $(cat)\" >> {}", log.display()));
+        plugin(dir.path(), "bad", r#"echo '{"code":11,"msg":"try again"}'; exit 1"#);
+        let plugins = Plugins { dirs: vec![dir.path().to_owned()] };
+        let list = |name: &str, types: &[&str]| {
+            let plugins: Vec<_> = types.iter().map(|kind| json!({ "type": kind })).collect();
+            json!({ "cniVersion": "1.0.0", "name": name, "plugins": plugins })
+        };
+        let second =
+            |interface: &str, conflist| Secondary { interface: interface.into(), conflist, result: Value::Null };
+        let attached = Attached {
+            conflist: list("pods", &["good"]),
+            result: json!({ "ips": [] }),
+            more: vec![
+                second("net1", list("chained", &["good", "bad"])),
+                second("net2", list("gone", &["missing"])),
+                second("net3", list("empty", &[])),
+                second("net4", list("escape", &["../good"])),
+            ],
+            undone: vec![],
+        };
+        let pod = Attachment { pod_uid: "u", namespace: "n", name: "p", netns: Path::new("") };
+        let undone = plugins.delete(&attached, &pod).await;
+        let named: Vec<String> = undone.iter().map(Undone::name).collect();
+        let expected = [
+            "escape (CNI plugin ../good) on net4",
+            "gone (CNI plugin missing) on net2",
+            "chained (CNI plugin bad) on net1",
+        ];
+        assert_eq!(named, expected);
+        assert!(undone[2].why.contains("try again") && undone[1].why.contains("no CNI plugin"), "{undone:?}");
+        let said = std::fs::read_to_string(&log).unwrap();
+        let heads: Vec<_> = said.lines().map(|line| line.split(" {").next().unwrap()).collect();
+        assert_eq!(heads, ["DEL net1", "DEL eth0"]);
+        assert!(said.lines().last().unwrap().contains(r#""prevResult":{"ips":[]}"#), "{said}");
+
+        // What an attachment since has made anew is not released twice.
+        let again = Attached { undone: undone.clone(), ..attached.clone() };
+        assert_eq!(again.parts().len(), attached.parts().len());
+        let moved = Attached { more: vec![], undone: undone.clone(), ..attached };
+        assert_eq!(moved.parts().len(), 1 + undone.len());
+        plugin(dir.path(), "missing", "cat > /dev/null");
+        plugin(dir.path(), "bad", "cat > /dev/null");
+        let left = plugins.release(undone, &pod).await;
+        assert_eq!(left.iter().map(Undone::name).collect::<Vec<_>>(), ["escape (CNI plugin ../good) on net4"]);
     }
 }

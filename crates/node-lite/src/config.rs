@@ -29,6 +29,8 @@ pub struct Config {
     pub ipv6: Option<Ipv6Networks>,
     /// The addresses that services may have as `externalIPs`.
     pub external_ips: Vec<Net>,
+    /// The addresses that services of the type LoadBalancer are given.
+    pub load_balancer_ips: Vec<Net>,
     /// A versioned copy of a program with the subcommands `pod-shim` and `pod-init`.
     pub self_exe: PathBuf,
     /// The programs of our images, each under its digest: see [`crate::programs`].
@@ -129,6 +131,7 @@ pub fn detect_node_ip() -> IpAddr {
 /// Resource names that give a pod a device.
 pub(crate) const DEVICE_RESOURCES: &[(&str, &str)] = &[
     ("devices.kubevirt.io/kvm", "/dev/kvm"),
+    ("devices.kubevirt.io/mshv", "/dev/mshv"),
     ("devices.kubevirt.io/tun", "/dev/net/tun"),
     ("devices.kubevirt.io/vhost-net", "/dev/vhost-net"),
     ("devices.kubevirt.io/vhost-vsock", "/dev/vhost-vsock"),

@@ -177,7 +177,8 @@ pub fn wanted(spec: &PodSpec) -> Option<(&str, usize)> {
         return None;
     }
     let [container] = spec.containers.as_slice() else { return None };
-    let milli = resources::requests(spec).get("cpu").copied().unwrap_or(0);
+    // What runs beside it has none of its own.
+    let milli = resources::container_requests(container).get("cpu").copied().unwrap_or(0);
     let count = usize::try_from(milli / 1000).ok().filter(|count| *count > 0 && milli % 1000 == 0)?;
     Some((&container.name, count))
 }

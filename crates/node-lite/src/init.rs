@@ -92,7 +92,7 @@ fn run(dir: &PodDir) -> Result<std::convert::Infallible, InitError> {
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     enter_namespaces(&plan)?;
     let (volumes, users) = take_volumes(&mut plan)?;
-    rootfs::assemble(&plan)?;
+    rootfs::assemble(&plan, &dir.termination_log(&plan.container))?;
     change_root(&plan.staging)?;
     for (mount, tree) in plan.mounts.iter().zip(volumes) {
         attach(&plan, mount, &tree)?;
@@ -267,7 +267,7 @@ pub(crate) fn filter_calls(plan: &InitPlan) -> Result<(), InitError> {
 }
 
 /// Descriptors of this process close on exec; one that slipped through from `up` must not reach a guest.
-fn prepare_descriptors(plan: &InitPlan) -> Result<(), InitError> {
+pub(crate) fn prepare_descriptors(plan: &InitPlan) -> Result<(), InitError> {
     SigSet::all().thread_unblock().map_err(fail_errno("unblock signals for", &plan.container))?;
     let open: Vec<i32> = fs::read_dir("/proc/self/fd")
         .map_err(fail("list", "/proc/self/fd"))?

@@ -18,6 +18,7 @@ mod config;
 mod cpus;
 mod dns;
 pub mod downward;
+mod ends;
 mod events;
 mod exec;
 pub mod host_path;
@@ -25,6 +26,7 @@ mod hugepages;
 pub mod identity;
 pub mod images;
 mod init;
+mod leftovers;
 pub mod logs;
 pub mod makers;
 mod manager;
@@ -49,9 +51,12 @@ pub mod sandbox;
 pub mod scheduler;
 mod services;
 mod shim;
+pub mod sidecar;
 pub mod status;
 pub mod storage;
+pub mod streams;
 mod sub_path;
+pub mod usage;
 mod user_ids;
 mod users;
 mod volume_dirs;
@@ -64,11 +69,12 @@ use std::sync::Arc;
 pub use config::{
     Config, Ipv4Net, Ipv6Networks, NotANetwork, default_cni_plugin_dirs, detect_devices, detect_ipv6, detect_node_ip,
 };
-pub use exec::exec_main;
+pub use exec::{exec_main, session_main};
 pub use images::{ImageError, Images, Wanted};
 pub use init::init_main;
 pub use logs::{LogOptions, LogReader, read_log};
 pub use shim::shim_main;
+pub use sidecar::sidecar_main;
 pub use users::users_main;
 
 use events::Events;
@@ -91,6 +97,7 @@ pub async fn run(client: kube::Client, config: Config, shutdown: impl Future<Out
     let claims = Arc::<storage::Claims>::default();
     let shared_user = sandboxes.shared_user().map(str::to_owned);
     let network = sandboxes.network();
+    let cleaner = sandboxes.clone();
     let (policies, requests) = policy::Policies::new();
     let (names, name_server) = tokio::sync::watch::channel(None);
     let context = Context {
@@ -108,6 +115,7 @@ pub async fn run(client: kube::Client, config: Config, shutdown: impl Future<Out
         () = policy::run(client.clone(), &config.instance, network.group, requests, name_server) => {}
         () = serve_services(client, &config, network.clone(), names, events) => {}
         () = network.keep() => {}
+        () = cleaner.clean_up() => {}
         () = masquerade::keep(&config) => {}
     }
     Ok(())
@@ -150,6 +158,20 @@ async fn serve_services(
 pub async fn teardown(config: &Config) -> Result<(), Error> {
     let sandboxes = Sandboxes::open(config).map_err(Error::Prepare)?;
     sandboxes.teardown().await.map_err(Error::Teardown)
+}
+
+/// Ends the processes of every pod below a data directory at once, and says how many there were. Who watches them sees it.
+pub fn kill_all(data_dir: &std::path::Path) -> usize {
+    let entries = std::fs::read_dir(data_dir.join("pods")).into_iter().flatten().flatten();
+    let states = entries.filter_map(|entry| {
+        let state = records::PodDir::at(entry.path()).state();
+        records::read::<records::StateRecord>(&state).ok().flatten()
+    });
+    let alive = states.filter_map(|state| match state.process.lookup() {
+        Ok(identity::Lookup::Alive(process)) => Some(process),
+        _ => None,
+    });
+    alive.filter(|process| process.kill().is_ok()).count()
 }
 
 /// What the targets of fuzz/ call: parsers that nothing else outside this crate has a use for.

@@ -92,8 +92,12 @@ pub(crate) async fn run(context: Arc<Context>, claims: Arc<Claims>, shutdown: im
                 continue;
             }
             Some(done) = manager.tasks.join_next() => {
-                if let Ok(uid) = done {
-                    manager.workers.remove(&uid);
+                match done {
+                    Ok(uid) => drop(manager.workers.remove(&uid)),
+                    Err(error) => {
+                        tracing::error!(%error, "the worker of a pod broke off");
+                        manager.restart();
+                    }
                 }
                 continue;
             }
@@ -186,6 +190,16 @@ impl Manager {
                 }
             }
             Err(error) => tracing::error!(%error, "cannot look for pods that were left behind"),
+        }
+    }
+
+    /// Gives pods whose worker broke off to another one. It begins with what files and kernel say.
+    fn restart(&mut self) {
+        let broken: Vec<Uid> =
+            self.workers.iter().filter(|(_, worker)| worker.is_closed()).map(|(uid, _)| uid.clone()).collect();
+        for uid in broken {
+            let pod = self.pods.get(&uid).cloned();
+            self.hand_over(uid, pod);
         }
     }
 

@@ -7,7 +7,7 @@ use ferrovirt_net::nft::{self, Family, Hook, Net, Program, Rule};
 
 use crate::Config;
 
-/// How often rules that somebody may have removed are written again.
+/// How often rules that somebody may have removed are looked for.
 const REPAIR: Duration = Duration::from_secs(20);
 
 pub fn table_name(instance: &str) -> String {
@@ -16,27 +16,38 @@ pub fn table_name(instance: &str) -> String {
 
 /// Puts the rules in place, replacing those of an earlier call: from a pod to anything that is not a pod.
 pub fn install(table: &str, pods: &[Net]) -> io::Result<()> {
-    for pods in pods {
-        let family = Family::of(pods.address);
-        if family == Family::Ipv6 {
-            keep_routes();
+    pods.iter().try_for_each(|pods| program(table, pods).replace())
+}
+
+/// Puts back the rules that somebody removed. Those that are there are left alone.
+fn repair(table: &str, pods: &[Net]) -> io::Result<()> {
+    for program in pods.iter().map(|pods| program(table, pods)) {
+        if !program.is_there()? {
+            program.replace()?;
         }
-        let mut table = Program::new(family, table);
-        table.hook("postrouting", Hook::NatPostrouting);
-        table.rule("postrouting", Rule::new().source(*pods).not_destination(*pods).masquerade());
-        table.replace()?;
     }
     Ok(())
+}
+
+fn program(table: &str, pods: &Net) -> Program {
+    let family = Family::of(pods.address);
+    if family == Family::Ipv6 {
+        keep_routes();
+    }
+    let mut program = Program::new(family, table);
+    program.hook("postrouting", Hook::NatPostrouting);
+    program.rule("postrouting", Rule::new().source(*pods).not_destination(*pods).masquerade());
+    program
 }
 
 /// Somebody else may remove the rules, such as a firewall that is started anew. Puts them back until it is dropped.
 pub(crate) async fn keep(config: &Config) {
     let (table, pods) = (table_name(&config.instance), config.pod_networks());
     // They were just written.
-    let mut repair = tokio::time::interval_at(tokio::time::Instant::now() + REPAIR, REPAIR);
+    let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + REPAIR, REPAIR);
     loop {
-        repair.tick().await;
-        if let Err(error) = install(&table, &pods) {
+        ticks.tick().await;
+        if let Err(error) = repair(&table, &pods) {
             tracing::warn!(%error, table, "pods may not reach the world");
         }
     }

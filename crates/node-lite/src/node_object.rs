@@ -300,6 +300,7 @@ mod tests {
             service_cidr: "10.43.0.0/16".parse().unwrap(),
             ipv6: None,
             external_ips: vec![],
+            load_balancer_ips: vec![],
             self_exe: "/x".into(),
             program_dir: "/p".into(),
             creators: Default::default(),

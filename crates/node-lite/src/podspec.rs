@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use crate::config::DEVICE_RESOURCES;
 use crate::makers::{NotAllowed, Trust};
 use crate::programs::Image;
-use crate::records::{InitPlan, MountPlan};
-use crate::resources;
+use crate::records::{InitPlan, MountPlan, SidecarPlan};
+use crate::{resources, sidecar};
 
 /// KubeVirt's user, the default of every launcher.
 const DEFAULT_ID: i64 = 107;
@@ -102,7 +102,10 @@ pub fn container(pod: &Pod, trust: Trust) -> Result<&Container, SpecError> {
         return Err(SpecError::Containers(spec.containers.len()));
     };
     let refusals = [
-        (spec.init_containers.as_ref().is_some_and(|list| !list.is_empty()), "initContainers"),
+        (
+            spec.init_containers.as_ref().is_some_and(|list| !list.is_empty()) && !has_sidecar(spec, container),
+            "initContainers other than one of the first container's image with restartPolicy Always",
+        ),
         (spec.host_network == Some(true), "hostNetwork"),
         (spec.host_pid == Some(true), "hostPID"),
         (spec.host_ipc == Some(true), "hostIPC"),
@@ -114,7 +117,8 @@ pub fn container(pod: &Pod, trust: Trust) -> Result<&Container, SpecError> {
     }
     // They become names of files here.
     let mut volumes = std::collections::BTreeSet::new();
-    for name in spec.volumes.iter().flatten().map(|volume| &volume.name).chain([&container.name]) {
+    let containers = [Some(container), sidecar::of(spec)].into_iter().flatten().map(|container| &container.name);
+    for name in spec.volumes.iter().flatten().map(|volume| &volume.name).chain(containers) {
         if !is_label(name) {
             return Err(SpecError::Name(name.clone()));
         }
@@ -133,6 +137,21 @@ pub fn container(pod: &Pod, trust: Trust) -> Result<&Container, SpecError> {
     identity(spec, container)?;
     ids_are_free(spec, container)?;
     Ok(container)
+}
+
+/// A container beside the first is one more process in its place, so it can be nothing that the first is not.
+fn has_sidecar(spec: &PodSpec, container: &Container) -> bool {
+    sidecar::of(spec).is_some_and(|beside| {
+        let asks = beside.env_from.is_some() || beside.env.is_some() || beside.volume_devices.is_some();
+        let command = beside.command.as_ref().is_some_and(|command| !command.is_empty());
+        beside.image == container.image
+            && beside.name != container.name
+            && command
+            && !asks
+            && !is_privileged(beside)
+            && ids_are_free(spec, beside).is_ok()
+            && identity(spec, beside).is_ok()
+    })
 }
 
 /// Nobody in a pod has an id that means something on the host: a volume, or a mistake in a boundary, would give it more than the pod.
@@ -259,9 +278,17 @@ pub fn plan(pod: &Pod, trust: Trust, resolved: &Resolved<'_>) -> Result<InitPlan
         first_id: None,
         sysctls,
         files: files(pod, &spec, &identity, &hostname, resolved),
+        sidecar: sidecar_plan(&spec)?,
         pod_uid: uid,
         hostname,
     })
+}
+
+fn sidecar_plan(spec: &PodSpec) -> Result<Option<SidecarPlan>, SpecError> {
+    let Some(beside) = sidecar::of(spec) else { return Ok(None) };
+    let Identity { uid, gid, .. } = identity(spec, beside)?;
+    let command = beside.command.iter().flatten().chain(beside.args.iter().flatten()).cloned().collect();
+    Ok(Some(SidecarPlan { container: beside.name.clone(), command, uid, gid }))
 }
 
 /// Kubernetes' `$(NAME)` with `$$` as the escape; unknown names stay as they are.

@@ -92,6 +92,36 @@ fn names_that_become_paths_are_names() {
 }
 
 #[test]
+fn one_container_may_run_beside_the_first_if_it_is_no_more_than_that() {
+    let image = pod(json!({}), json!({})).spec.unwrap().containers[0].image.clone().unwrap();
+    let beside = |more: serde_json::Value| {
+        let mut container = json!({ "name": "second", "image": image, "command": ["/usr/bin/ferrovirt-launcher"],
+            "args": ["console-log"], "restartPolicy": "Always" });
+        container.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({ "initContainers": [container] })
+    };
+    let plan = planned(&pod(json!({}), beside(json!({}))), &[]).unwrap().sidecar.unwrap();
+    assert_eq!((plan.container.as_str(), plan.uid, plan.command.len()), ("second", 107, 2));
+    let other = format!("ferrovirt@sha256:{}", "0".repeat(64));
+    for (more, expected) in [
+        (json!({ "restartPolicy": null }), "initContainers"),
+        (json!({ "image": other }), "initContainers"),
+        (json!({ "name": "compute" }), "initContainers"),
+        (json!({ "command": null }), "initContainers"),
+        (json!({ "env": [{ "name": "A", "value": "b" }] }), "initContainers"),
+        (json!({ "securityContext": { "runAsUser": 0 } }), "initContainers"),
+        (json!({ "securityContext": { "privileged": true, "runAsUser": 0, "runAsGroup": 0 } }), "initContainers"),
+        (json!({ "name": "../x" }), "not a name"),
+    ] {
+        let error = planned(&pod(json!({}), beside(more.clone())), &[]).unwrap_err().to_string();
+        assert!(error.contains(expected), "{more}: {error}");
+    }
+    let two =
+        json!({ "initContainers": [beside(json!({}))["initContainers"][0], beside(json!({}))["initContainers"][0]] });
+    assert!(planned(&pod(json!({}), two), &[]).is_err());
+}
+
+#[test]
 fn what_cannot_run_is_refused_with_the_reason() {
     for (container, spec, expected) in [
         (json!({"image": "nginx"}), json!({}), "\"nginx\" is none"),

@@ -9,6 +9,7 @@
 //!   state.json   the process: pid, start time, boot id       written by the shim before the container runs
 //!   init.err     why the container could not be started      written by pod-init
 //!   exit.json    how the process ended                       written by the shim
+//!   <container>.termination  its last words                  written by the container (`/dev/termination-log`)
 //!   cni.json     the network attachment                      written by node-lite
 //!   logs/        <container>.log in the CRI format           written by the shim
 //!   volumes/     the kubelet's layout                        written by node-lite
@@ -116,6 +117,18 @@ pub struct InitPlan {
     /// Files made for this pod only, by path inside: passwd, hosts, …
     #[serde(default)]
     pub files: Vec<(PathBuf, String)>,
+    /// What runs beside the command: see [`crate::sidecar`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sidecar: Option<SidecarPlan>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SidecarPlan {
+    pub container: String,
+    pub command: Vec<String>,
+    pub uid: u32,
+    pub gid: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -189,6 +202,11 @@ impl PodDir {
         self.root.join("exit.json")
     }
 
+    /// Shown to the container as `/dev/termination-log`.
+    pub fn termination_log(&self, container: &str) -> PathBuf {
+        self.root.join(format!("{container}.termination"))
+    }
+
     pub fn cni(&self) -> PathBuf {
         self.root.join("cni.json")
     }
@@ -237,22 +255,81 @@ pub fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), RecordError> {
 
 /// Replaces `path` by rename, with file and directory synced: after a power cut it is the old file or the new one.
 pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
-    let fail = |action| move |source| RecordError::Io { action, path: path.to_owned(), source };
+    let fail = |source| RecordError::Io { action: "create", path: path.to_owned(), source };
+    let temporary = temporary(path);
+    let file = create(&temporary).map_err(fail)?;
+    put(file, &temporary, path, bytes)
+}
+
+/// Room on disk for a record that must be written even when the disk is full by then.
+#[derive(Debug)]
+pub struct Reserved {
+    file: File,
+    temporary: PathBuf,
+    path: PathBuf,
+}
+
+/// More than any record of an end has.
+const ROOM: u64 = 16 << 10;
+
+impl Reserved {
+    pub fn new(path: &Path) -> io::Result<Self> {
+        let temporary = temporary(path);
+        let file = create(&temporary)?;
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, ROOM)?;
+        Ok(Self { file, temporary, path: path.to_owned() })
+    }
+
+    /// Fills the room; what is left of it stays as white space.
+    pub fn write<T: Serialize>(self, value: &T) -> Result<(), RecordError> {
+        let json = |source| RecordError::Json { path: self.path.clone(), source };
+        let mut bytes = serde_json::to_vec(value).map_err(json)?;
+        if (bytes.len() as u64) < ROOM {
+            bytes.resize(ROOM as usize, b' ');
+        }
+        put(self.file, &self.temporary, &self.path, &bytes)
+    }
+}
+
+fn temporary(path: &Path) -> PathBuf {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".new");
-    let temporary = PathBuf::from(temporary);
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&temporary)
-        .map_err(fail("create"))?;
+    PathBuf::from(temporary)
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
+}
+
+fn put(mut file: File, temporary: &Path, path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
+    let fail = |action| move |source| RecordError::Io { action, path: path.to_owned(), source };
     file.write_all(bytes).map_err(fail("write"))?;
     file.sync_all().map_err(fail("sync"))?;
-    fs::rename(&temporary, path).map_err(fail("replace"))?;
+    fs::rename(temporary, path).map_err(fail("replace"))?;
     if let Some(parent) = path.parent() {
         File::open(parent).and_then(|dir| dir.sync_all()).map_err(fail("sync the directory of"))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_fits_into_the_room_that_was_kept_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("exit.json");
+        let exit = ExitRecord::unknown("Error", "why", Timestamp::UNIX_EPOCH);
+        let reserved = Reserved::new(&path).unwrap();
+        assert_eq!(read::<ExitRecord>(&path).unwrap(), None, "there before it is written");
+        let room = std::os::unix::fs::MetadataExt::blocks(&fs::metadata(temporary(&path)).unwrap());
+        assert!(room * 512 >= ROOM, "{room} blocks");
+        reserved.write(&exit).unwrap();
+        assert_eq!(read::<ExitRecord>(&path).unwrap(), Some(exit.clone()));
+        assert_eq!(fs::metadata(&path).unwrap().len(), ROOM, "no new room was needed");
+        let long = ExitRecord { message: Some("x".repeat(20_000)), ..exit };
+        Reserved::new(&path).unwrap().write(&long).unwrap();
+        assert_eq!(read::<ExitRecord>(&path).unwrap(), Some(long));
+    }
 }

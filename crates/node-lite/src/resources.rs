@@ -33,10 +33,11 @@ pub fn amounts(list: Option<&BTreeMap<String, WireQuantity>>) -> Amounts {
         .collect()
 }
 
-/// What the scheduler counts: the containers together, or the largest init container, and the pod's overhead.
+/// What the scheduler counts: the containers together with those that run beside them, or the largest other init container, and the
+/// pod's overhead.
 pub fn requests(spec: &PodSpec) -> Amounts {
-    let mut total = sum(&spec.containers, Side::Requests);
-    for init in spec.init_containers.iter().flatten() {
+    let mut total = sum(together(spec), Side::Requests);
+    for init in spec.init_containers.iter().flatten().filter(|init| !is_beside(init)) {
         for (name, amount) in of(init, Side::Requests) {
             let entry = total.entry(name).or_default();
             *entry = (*entry).max(amount);
@@ -44,6 +45,11 @@ pub fn requests(spec: &PodSpec) -> Amounts {
     }
     add(&mut total, &amounts(spec.overhead.as_ref()));
     total
+}
+
+/// What one container asks for.
+pub(crate) fn container_requests(container: &Container) -> Amounts {
+    of(container, Side::Requests)
 }
 
 /// Resources in use by pods that are on the node and have not ended.
@@ -69,8 +75,8 @@ pub fn own_cpus(spec: &PodSpec) -> Amounts {
 /// The cgroup's settings. A limit holds for the pod only if every container has one.
 pub fn limits(spec: &PodSpec) -> Limits {
     let requests = requests(spec);
-    let limits = sum(&spec.containers, Side::Limits);
-    let all_have = |name: &str| spec.containers.iter().all(|container| of(container, Side::Limits).contains_key(name));
+    let limits = sum(together(spec), Side::Limits);
+    let all_have = |name: &str| together(spec).all(|container| of(container, Side::Limits).contains_key(name));
     let overhead = amounts(spec.overhead.as_ref());
     let limit = |name: &str| {
         let extra = overhead.get(name).copied().unwrap_or(0);
@@ -87,13 +93,12 @@ pub fn limits(spec: &PodSpec) -> Limits {
 
 pub fn qos_class(spec: &PodSpec) -> &'static str {
     let compute = ["cpu", "memory"];
-    let asks = |side| {
-        spec.containers.iter().any(|container| compute.iter().any(|name| of(container, side).contains_key(*name)))
-    };
+    let all = || spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let asks = |side| all().any(|container| compute.iter().any(|name| of(container, side).contains_key(*name)));
     if !asks(Side::Requests) && !asks(Side::Limits) {
         return "BestEffort";
     }
-    let guaranteed = spec.containers.iter().all(|container| {
+    let guaranteed = all().all(|container| {
         let (requests, limits) = (of(container, Side::Requests), of(container, Side::Limits));
         compute.iter().all(|name| limits.contains_key(*name) && requests.get(*name) == limits.get(*name))
     });
@@ -121,7 +126,16 @@ fn of(container: &Container, side: Side) -> Amounts {
     }
 }
 
-fn sum(containers: &[Container], side: Side) -> Amounts {
+/// An init container that goes on while the others run.
+fn is_beside(container: &Container) -> bool {
+    container.restart_policy.as_deref() == Some("Always")
+}
+
+fn together(spec: &PodSpec) -> impl Iterator<Item = &Container> {
+    spec.containers.iter().chain(spec.init_containers.iter().flatten().filter(|container| is_beside(container)))
+}
+
+fn sum<'a>(containers: impl Iterator<Item = &'a Container>, side: Side) -> Amounts {
     let mut total = Amounts::new();
     for container in containers {
         add(&mut total, &of(container, side));
@@ -154,6 +168,8 @@ mod tests {
     #[test]
     fn requests_limits_and_class_follow_kubernetes() {
         let both = json!({"cpu": "1", "memory": "1Gi"});
+        let mut beside = container(json!({}), json!({"cpu": "15m", "memory": "60M"}));
+        beside["restartPolicy"] = json!("Always");
         let cases = [
             (spec(json!([{"name": "c"}]), json!({})), "", (0, None, None), "BestEffort"),
             (
@@ -185,6 +201,13 @@ mod tests {
                 "cpu=2000 memory=1024 ",
                 (2000, None, None),
                 "Burstable",
+            ),
+            // One that runs beside the others is counted with them.
+            (
+                spec(json!([container(json!({}), both.clone())]), json!({"initContainers": [beside]})),
+                "cpu=1015 memory=1133741824 ",
+                (1015, Some(1015), Some((1 << 30) + 60_000_000)),
+                "Guaranteed",
             ),
         ];
         for (spec, expected, (cpu, cpu_limit, memory), class) in cases {

@@ -58,14 +58,15 @@ const DEVICE_LINKS: &[(&str, &str)] = &[
 ];
 
 /// Builds the root on `plan.staging`, in the mount namespace of the caller.
-pub(crate) fn assemble(plan: &InitPlan) -> Result<(), InitError> {
+pub(crate) fn assemble(plan: &InitPlan, termination_log: &Path) -> Result<(), InitError> {
     let root = Root { path: &plan.staging };
     mount_new(root.path, "tmpfs", MsFlags::MS_NOSUID | MsFlags::MS_NODEV, "mode=0755,size=64m")?;
     programs(&root, plan)?;
     writable(&root, plan)?;
     configuration(&root, plan)?;
     kernel(&root, plan)?;
-    devices(&root, plan)
+    devices(&root, plan)?;
+    last_words(&root, plan, termination_log)
 }
 
 /// Makes a mount unable to bring in privileges, and read only when asked.
@@ -227,6 +228,17 @@ fn devices(root: &Root<'_>, plan: &InitPlan) -> Result<(), InitError> {
     mount_new(&pts, "devpts", quiet, "newinstance,ptmxmode=0666,mode=0620")?;
     let shm = root.dir("/dev/shm", 0o1777)?;
     mount_new(&shm, "tmpfs", quiet | MsFlags::MS_NODEV, "mode=1777,size=64m")
+}
+
+/// A file of the host in which the container says why it ends; what is in there outlives it.
+fn last_words(root: &Root<'_>, plan: &InitPlan, host: &Path) -> Result<(), InitError> {
+    let file = OpenOptions::new().write(true).create(true).truncate(true).open(host).map_err(fail("create", host))?;
+    file.set_permissions(Permissions::from_mode(0o600)).map_err(fail("set the mode of", host))?;
+    let (uid, gid) = plan.host_user();
+    chown(host, Some(uid), Some(gid)).map_err(fail("hand over", host))?;
+    let inside = root.file("/dev/termination-log", "")?;
+    bind(host, &inside)?;
+    restrict(&inside, false)
 }
 
 fn mount_new(target: &Path, kind: &'static str, flags: MsFlags, options: &str) -> Result<(), InitError> {

@@ -20,9 +20,11 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::cgroup::{CgroupError, Hierarchy, Limits};
-use crate::cni::{self, Attached, Attachment, CniError, Plugins};
+use crate::cni::{self, Attached, Attachment, CniError, Plugins, Undone};
 use crate::cpus::{CpuError, CpuSet, Cpus};
+use crate::ends;
 use crate::identity::{Lookup, ProcessHandle};
+use crate::leftovers::Leftovers;
 use crate::netns::{self, NetnsError};
 use crate::network::{Network, NetworkError};
 use crate::records::{self, ExitRecord, InitPlan, PodDir, PodRecord, RecordError, StateRecord};
@@ -43,6 +45,7 @@ pub struct Sandboxes {
     cgroup_parent: String,
     conflist: Value,
     plugins: Plugins,
+    leftovers: Leftovers,
     hierarchy: Hierarchy,
     /// Where CPUs can be given away.
     cpus: Option<Arc<Cpus>>,
@@ -100,6 +103,9 @@ pub enum SandboxError {
 /// Prefix of pod directories that are being removed.
 const TRASH: &str = ".trash-";
 
+/// How much of earlier attempts to attach a pod is remembered.
+const EARLIER: usize = 32;
+
 /// How long processes that were killed may take to vanish.
 const KILL_TIME: Duration = Duration::from_secs(10);
 
@@ -107,7 +113,8 @@ impl Sandboxes {
     /// Prepares the directories and the network configuration.
     pub fn open(config: &Config) -> Result<Self, SandboxError> {
         let cni_dir = config.data_dir.join("cni");
-        for dir in [&config.data_dir, &config.data_dir.join("pods"), &cni_dir, &config.run_dir] {
+        let leftovers = cni_dir.join("leftovers");
+        for dir in [&config.data_dir, &config.data_dir.join("pods"), &cni_dir, &leftovers, &config.run_dir] {
             create_private(dir)?;
         }
         let pods = config.pod_networks();
@@ -124,9 +131,10 @@ impl Sandboxes {
             table: masquerade::table_name(&config.instance),
             instance: config.instance.clone(),
             pods,
-            cgroup_parent: format!("ferrovirt-{}", config.instance),
+            cgroup_parent: cgroup_parent(&config.instance),
             conflist,
             plugins: Plugins { dirs: config.cni_plugin_dirs.clone() },
+            leftovers: Leftovers::new(leftovers),
             hierarchy,
             cpus: None,
             user_ids: user_ids(config),
@@ -251,9 +259,10 @@ impl Sandboxes {
             return Ok(known.addresses());
         }
         // A half-made attachment, or one of before a reboot, is released first: its address would be lost otherwise.
-        self.detach_network(record).await?;
+        let mut undone = self.detach_network(record).await?;
+        undone.truncate(EARLIER);
         netns::create(&record.netns)?;
-        let wanted = Attached { conflist: self.conflist.clone(), result: Value::Null, more };
+        let wanted = Attached { conflist: self.conflist.clone(), result: Value::Null, more, undone };
         // On record before it begins, so that half of it can be undone.
         records::write(&dir.cni(), &wanted)?;
         let attached = self.plugins.add(wanted, &attachment(record)).await?;
@@ -337,14 +346,18 @@ impl Sandboxes {
         }
     }
 
-    /// Releases what costs others something: network and cgroup. Refuses while anything of the pod runs.
-    pub async fn release(&self, uid: &str) -> Result<(), SandboxError> {
+    /// Releases what costs others something: network and cgroup. Refuses while anything of the pod runs. Returns what plugins did
+    /// not release; that is tried again later, and the pod does not wait for it.
+    pub async fn release(&self, uid: &str) -> Result<Vec<Undone>, SandboxError> {
         if matches!(self.find(uid).await?, Found::Running(_)) {
             return Err(SandboxError::StillRunning);
         }
         let dir = self.dir(uid);
+        let mut undone = vec![];
         if let Some(record) = records::read::<PodRecord>(&dir.pod())? {
-            self.detach_network(&record).await?;
+            undone = self.detach_network(&record).await?;
+            self.leftovers.add(&record, &undone, Timestamp::now())?;
+            remove_file(&dir.cni())?;
         }
         if let Ok(user_ids) = &self.user_ids
             && let Some(plan) = records::read::<InitPlan>(&dir.init())?
@@ -361,12 +374,17 @@ impl Sandboxes {
         {
             self.share(cpus, &shared)?;
         }
-        Ok(())
+        Ok(undone)
     }
 
-    /// Releases a pod and forgets it.
-    pub async fn remove(&self, uid: &str) -> Result<(), SandboxError> {
-        self.release(uid).await?;
+    /// Tries again what plugins did not release, for as long as the node runs.
+    pub(crate) async fn clean_up(&self) {
+        self.leftovers.keep(&self.plugins).await;
+    }
+
+    /// Releases a pod and forgets it. Returns what [`Sandboxes::release`] does.
+    pub async fn remove(&self, uid: &str) -> Result<Vec<Undone>, SandboxError> {
+        let undone = self.release(uid).await?;
         let root = self.dir(uid).root().to_owned();
         let (pods, trash_name) = (self.data_dir.join("pods"), format!("{TRASH}{uid}"));
         let trash = pods.join(&trash_name);
@@ -379,7 +397,8 @@ impl Sandboxes {
             }
             remove_tree(&pods, &trash_name)
         })
-        .await
+        .await?;
+        Ok(undone)
     }
 
     /// Ends whatever runs and gives back everything outside the data directory. Records stay, so that a later `up` can
@@ -408,16 +427,33 @@ impl Sandboxes {
         Ok(())
     }
 
-    async fn detach_network(&self, record: &PodRecord) -> Result<(), SandboxError> {
-        let path = self.dir(&record.uid).cni();
-        if let Some(attached) = records::read::<Attached>(&path)? {
-            self.plugins.delete(&attached, &attachment(record)).await?;
-        }
+    /// Takes the pod off its networks, whatever the plugins say. `cni.json` stays until the caller has noted what they left.
+    async fn detach_network(&self, record: &PodRecord) -> Result<Vec<Undone>, SandboxError> {
+        let attached = records::read::<Attached>(&self.dir(&record.uid).cni())?;
+        let undone = match &attached {
+            Some(attached) => self.plugins.delete(attached, &attachment(record)).await,
+            None => vec![],
+        };
         self.network.detach(&record.uid)?;
+        // The interfaces inside go with it, and so do their other ends.
         netns::remove(&record.netns)?;
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("remove", &path)(error)),
-            _ => Ok(()),
+        if let Some(attached) = attached.filter(|_| undone.iter().any(|part| part.interface == cni::IFNAME)) {
+            self.free(&record.uid, &attached);
+        }
+        Ok(undone)
+    }
+
+    /// Gives back the pod's addresses where the plugin of the pod network did not. They are few, and the files are ours.
+    fn free(&self, uid: &str, attached: &Attached) {
+        let dir = self.data_dir.join("cni/ipam").join(cni::bridge_name(&self.instance));
+        for address in attached.addresses() {
+            let path = dir.join(address.to_string());
+            let owner = fs::read_to_string(&path).unwrap_or_default();
+            if owner.lines().next().is_some_and(|line| line.trim() == uid)
+                && let Err(error) = fs::remove_file(&path)
+            {
+                tracing::warn!(%error, path = %path.display(), "the address of a pod that ended stays taken");
+            }
         }
     }
 
@@ -450,7 +486,7 @@ impl Sandboxes {
         let lookups = state.process.lookup().and_then(|process| Ok((process, state.shim.lookup()?)));
         let (process, shim) = match lookups.map_err(fail)? {
             (Lookup::OtherBoot, _) | (_, Lookup::OtherBoot) => {
-                let exit = ExitRecord::unknown("NodeReboot", "the machine was restarted", Timestamp::now());
+                let exit = ends::unseen(&dir, ends::unknown("NodeReboot", "the machine was restarted"))?;
                 records::write(&dir.exit(), &exit)?;
                 return Ok(Some(Found::Exited(Ended { started_at, exit })));
             }
@@ -506,7 +542,12 @@ fn attachment(record: &PodRecord) -> Attachment<'_> {
     Attachment { pod_uid: &record.uid, namespace: &record.namespace, name: &record.name, netns: &record.netns }
 }
 
-fn cgroup_child(uid: &str) -> String {
+/// The cgroup of all pods of an instance.
+pub(crate) fn cgroup_parent(instance: &str) -> String {
+    format!("ferrovirt-{instance}")
+}
+
+pub(crate) fn cgroup_child(uid: &str) -> String {
     format!("pod{uid}")
 }
 
@@ -522,7 +563,7 @@ fn exit_or_unknown(dir: &PodDir) -> Result<ExitRecord, SandboxError> {
     if let Some(exit) = records::read(&dir.exit())? {
         return Ok(exit);
     }
-    let exit = ExitRecord::unknown("ContainerStatusUnknown", "the shim ended before the pod did", Timestamp::now());
+    let exit = ends::unseen(dir, ends::unknown("ContainerStatusUnknown", "the shim ended before the pod did"))?;
     records::write(&dir.exit(), &exit)?;
     Ok(exit)
 }
@@ -579,6 +620,13 @@ fn unescape(field: &str) -> PathBuf {
 
 fn create_private(path: &Path) -> Result<(), SandboxError> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io_error("create", path))
+}
+
+fn remove_file(path: &Path) -> Result<(), SandboxError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("remove", path)(error)),
+        _ => Ok(()),
+    }
 }
 
 fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SandboxError + use<> {

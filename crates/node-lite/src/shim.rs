@@ -22,13 +22,15 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use jiff::Timestamp;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{SigSet, Signal};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::ends;
 use crate::identity::ProcessId;
 use crate::logs::{LineBuffer, LogWriter, Source};
-use crate::records::{self, ExitRecord, InitPlan, PodDir, RecordError, StateRecord};
+use crate::records::{self, ExitRecord, InitPlan, PodDir, RecordError, Reserved, StateRecord};
+use crate::sidecar::Sidecar;
 
 /// The kubelet's name for a container that could not be started.
 pub const START_ERROR: &str = "StartError";
@@ -123,9 +125,17 @@ fn run(mut args: impl Iterator<Item = OsString>) -> Result<(), ShimError> {
     report_started()?;
 
     let cgroup = plan.cgroup_procs.iter().filter_map(|procs| procs.parent().map(Path::to_owned)).collect::<Vec<_>>();
+    let container = plan.container.clone();
+    let sidecar = plan.sidecar.as_ref().map(|sidecar| Sidecar::start(&dir, &sidecar.container));
+    let mut sidecar = sidecar.transpose().map_err(fail("open the log of the second container"))?;
     drop(plan);
-    let status = watch(&mut child, pid, &mut log)?;
-    records::write(&dir.exit(), &exit_record(status, &dir, &cgroup))?;
+    let room = Reserved::new(&dir.exit());
+    let status = watch(&mut child, pid, &mut log, sidecar.as_mut())?;
+    let exit = exit_record(status, &dir, &container, &cgroup);
+    match room {
+        Ok(room) => room.write(&exit)?,
+        Err(_) => records::write(&dir.exit(), &exit)?,
+    }
     Ok(())
 }
 
@@ -153,7 +163,12 @@ fn report_started() -> Result<(), ShimError> {
 }
 
 /// Copies output until PID 1 has ended and everything it wrote is in the log.
-fn watch(child: &mut Child, pid: i32, log: &mut LogWriter) -> Result<ExitStatus, ShimError> {
+fn watch(
+    child: &mut Child,
+    pid: i32,
+    log: &mut LogWriter,
+    mut sidecar: Option<&mut Sidecar>,
+) -> Result<ExitStatus, ShimError> {
     let fail = |action| move |source| ShimError::Io { action, source };
     let pid = Pid::from_raw(pid).ok_or_else(|| fail("watch pod-init")(io::ErrorKind::InvalidInput.into()))?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| fail("watch pod-init")(error.into()))?;
@@ -164,63 +179,78 @@ fn watch(child: &mut Child, pid: i32, log: &mut LogWriter) -> Result<ExitStatus,
     if let Some(err) = child.stderr.take() {
         streams.push((File::from(OwnedFd::from(err)), LineBuffer::new(Source::Stderr)));
     }
-    let mut buffer = [0_u8; 4096];
-    // The write ends close with the last process of the PID namespace, so the streams end when the pod does.
-    while !streams.is_empty() {
-        let mut fds: Vec<PollFd<'_>> = streams.iter().map(|(file, _)| PollFd::new(file, PollFlags::IN)).collect();
-        match poll(&mut fds, None) {
+    let mut none = Vec::new();
+    let mut is_over = false;
+    // The write ends close with the last process of the PID namespace, so the streams end when the pod does; but the container may
+    // have closed its output long before.
+    while !(is_over && streams.is_empty() && sidecar.as_ref().is_none_or(|sidecar| sidecar.is_gone())) {
+        let timeout = sidecar.as_ref().and_then(|sidecar| sidecar.timeout());
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let (beside, beside_log) = match &mut sidecar {
+            Some(sidecar) => {
+                let (streams, log) = sidecar.streams();
+                (streams, Some(log))
+            }
+            None => (&mut none, None),
+        };
+        let all = streams.iter().chain(beside.iter()).map(|(file, _)| PollFd::new(file, PollFlags::IN));
+        let mut fds: Vec<PollFd<'_>> = all.collect();
+        if !is_over {
+            fds.push(PollFd::new(&pidfd, PollFlags::IN));
+        }
+        match poll(&mut fds, timeout.as_ref()) {
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => continue,
             Err(error) => return Err(fail("wait for output")(error.into())),
         }
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-        for (index, _) in ready.iter().enumerate().rev().filter(|(_, ready)| **ready) {
-            let Some((file, lines)) = streams.get_mut(index) else {
-                continue;
-            };
-            match file.read(&mut buffer) {
-                Ok(0) => {
-                    let _ = lines.finish(log, Timestamp::now());
-                    streams.remove(index);
-                }
-                // A full disk must not stop the VM: what cannot be logged is dropped.
-                Ok(count) => {
-                    let _ = lines.feed(buffer.get(..count).unwrap_or_default(), log, Timestamp::now());
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(fail("read output")(error)),
-            }
+        let (own, rest) = ready.split_at(streams.len());
+        let (others, ended) = rest.split_at(beside.len());
+        is_over |= ended.contains(&true);
+        copy(&mut streams, own, log);
+        if let Some(log) = beside_log {
+            copy(beside, others, log);
         }
-    }
-    // The container may have closed its output long before it ends.
-    loop {
-        match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], None) {
-            Ok(_) => break,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(fail("wait for the end")(error.into())),
+        if let Some(sidecar) = &mut sidecar {
+            sidecar.tend(is_over);
         }
     }
     child.wait().map_err(fail("collect the exit status"))
 }
 
-fn exit_record(status: ExitStatus, dir: &PodDir, cgroup: &[PathBuf]) -> ExitRecord {
+/// Copies what is there of each stream that is ready, and takes those away that ended.
+fn copy(streams: &mut Vec<(File, LineBuffer)>, ready: &[bool], log: &mut LogWriter) {
+    let mut buffer = [0_u8; 4096];
+    for (index, _) in ready.iter().enumerate().rev().filter(|(_, ready)| **ready) {
+        let Some((file, lines)) = streams.get_mut(index) else {
+            continue;
+        };
+        match file.read(&mut buffer) {
+            Ok(0) => {
+                let _ = lines.finish(log, Timestamp::now());
+                streams.remove(index);
+            }
+            // A full disk must not stop the VM: what cannot be logged is dropped.
+            Ok(count) => {
+                let _ = lines.feed(buffer.get(..count).unwrap_or_default(), log, Timestamp::now());
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // The log ends here. Seeing how the pod ends is worth more.
+            Err(_) => drop(streams.remove(index)),
+        }
+    }
+}
+
+fn exit_record(status: ExitStatus, dir: &PodDir, container: &str, cgroup: &[PathBuf]) -> ExitRecord {
     let signal = status.signal();
     let exit_code = status.code().unwrap_or_else(|| 128 + signal.unwrap_or(0));
     let start_error = fs::read_to_string(dir.init_error()).ok().filter(|text| !text.is_empty());
     let reason = match (&start_error, exit_code) {
         (Some(_), _) => START_ERROR,
         (None, 0) => "Completed",
-        (None, 137) if cgroup.iter().any(|path| oom_kills(path) > 0) => "OOMKilled",
+        (None, 137) if ends::is_out_of_memory(cgroup) => ends::OUT_OF_MEMORY,
         (None, _) => "Error",
     };
-    ExitRecord { exit_code, signal, finished_at: Timestamp::now(), reason: reason.to_owned(), message: start_error }
-}
-
-/// v2 counts in `memory.events`, v1 in `memory.oom_control`; both as a line `oom_kill N`.
-fn oom_kills(cgroup: &Path) -> u64 {
-    ["memory.events", "memory.oom_control"]
-        .iter()
-        .filter_map(|file| fs::read_to_string(cgroup.join(file)).ok())
-        .filter_map(|text| text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse::<u64>().ok()))
-        .sum()
+    let message = start_error.or_else(|| ends::last_words(dir, container));
+    ExitRecord { exit_code, signal, finished_at: Timestamp::now(), reason: reason.to_owned(), message }
 }

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, HostIP,
-    Pod, PodCondition, PodIP, PodStatus,
+    Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
+    HostIP, Pod, PodCondition, PodIP, PodStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -67,27 +67,28 @@ pub fn compute(pod: &Pod, observed: &Observed, around: &Surroundings) -> PodStat
     status.qos_class = Some(resources::qos_class(&spec).to_owned());
     status.observed_generation = pod.metadata.generation.or(status.observed_generation);
 
-    let previous = status.container_statuses.take().unwrap_or_default();
-    status.container_statuses = Some(
-        spec.containers
-            .iter()
-            .map(|container| ContainerStatus {
-                name: container.name.clone(),
-                image: container.image.clone().unwrap_or_default(),
-                image_id: container.image.clone().unwrap_or_default(),
-                container_id: (running || ended)
-                    .then(|| format!("ferrovirt://{}", pod.metadata.uid.as_deref().unwrap_or_default())),
-                ready: containers_ready,
-                started: Some(running),
-                restart_count: previous
-                    .iter()
-                    .find(|old| old.name == container.name)
-                    .map_or(0, |old| old.restart_count),
-                state: Some(container_state(observed, pod)),
-                ..Default::default()
-            })
-            .collect(),
-    );
+    let of = |containers: &[Container], previous: Option<Vec<ContainerStatus>>, ready: bool| -> Vec<ContainerStatus> {
+        let previous = previous.unwrap_or_default();
+        let known = |name: &str| previous.iter().find(|old| old.name == name).map_or(0, |old| old.restart_count);
+        let statuses = containers.iter().map(|container| ContainerStatus {
+            name: container.name.clone(),
+            image: container.image.clone().unwrap_or_default(),
+            image_id: container.image.clone().unwrap_or_default(),
+            container_id: (running || ended)
+                .then(|| format!("ferrovirt://{}", pod.metadata.uid.as_deref().unwrap_or_default())),
+            ready,
+            started: Some(running),
+            restart_count: known(&container.name),
+            state: Some(container_state(observed, pod)),
+            ..Default::default()
+        });
+        statuses.collect()
+    };
+    status.container_statuses = Some(of(&spec.containers, status.container_statuses.take(), containers_ready));
+    // One that runs beside the others begins and ends with them, and nobody probes it.
+    let beside = spec.init_containers.as_deref().unwrap_or_default();
+    let statuses = of(beside, status.init_container_statuses.take(), running);
+    status.init_container_statuses = Some(statuses).filter(|statuses| !statuses.is_empty());
 
     let mut conditions = status.conditions.take().unwrap_or_default();
     let not_ready = if phase == "Succeeded" { "PodCompleted" } else { "ContainersNotReady" };

@@ -12,12 +12,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodSpec};
+use k8s_openapi::api::core::v1::{HostIP, ObjectReference, Pod, PodIP, PodSpec};
 use kube::api::{Api, DeleteParams, PostParams, Preconditions};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::Config;
+use crate::cni::Undone;
 use crate::cpus;
 use crate::events::{Events, Severity};
 use crate::host_path::{self, HostPaths};
@@ -37,6 +38,8 @@ use crate::status::{self, Observed, Surroundings};
 use crate::volumes::{VolumeError, Volumes};
 
 const COMPONENT: &str = "kubelet";
+/// The reason of the event about a network that a plugin did not release.
+const NETWORK_NOT_RELEASED: &str = "NetworkNotReleased";
 const DEFAULT_GRACE: u64 = 30;
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(10);
@@ -106,14 +109,13 @@ struct Worker {
     context: Arc<Context>,
     uid: String,
     object: watch::Receiver<Option<Arc<Pod>>>,
-    attempts: u32,
     /// From the first look at the running container to its end.
     probes: Option<Probes>,
 }
 
 /// Works until the pod is gone from the API and from the machine.
 pub(crate) async fn run(context: Arc<Context>, uid: String, object: watch::Receiver<Option<Arc<Pod>>>) {
-    let mut worker = Worker { context, uid, object, attempts: 0, probes: None };
+    let mut worker = Worker { context, uid, object, probes: None };
     let mut local = None;
     let mut delay = FIRST_RETRY;
     loop {
@@ -130,7 +132,16 @@ pub(crate) async fn run(context: Arc<Context>, uid: String, object: watch::Recei
                 worker.complain(&error).await;
                 // What was believed may be what is wrong.
                 local = None;
-                if !worker.pause(delay).await {
+                let mut wait = delay;
+                if matches!(error, WorkError::Volume(VolumeError::Image { .. })) {
+                    // As kubelets do: first that the pull failed, then that the next one is waited for.
+                    wait = delay / 2;
+                    if !worker.pause(wait).await {
+                        return;
+                    }
+                    worker.say_waiting("ImagePullBackOff", ferrovirt_api::chain(&error)).await;
+                }
+                if !worker.pause(wait).await {
                     return;
                 }
                 delay = (delay * 2).min(LAST_RETRY);
@@ -175,7 +186,8 @@ impl Worker {
             }
             (Step::Report, Some(pod), Local::Ended(ended)) => {
                 self.report_end(&pod, &ended).await?;
-                self.context.sandboxes.release(&self.uid).await?;
+                let undone = self.context.sandboxes.release(&self.uid).await?;
+                self.tell_undone(Some(&pod), &undone);
                 self.context.policies.forget(&self.uid);
                 (Flow::Wait, Local::Ended(ended))
             }
@@ -183,14 +195,16 @@ impl Worker {
                 if let Local::Ended(ended) = &local {
                     self.report_end(&pod, ended).await?;
                 }
-                self.context.sandboxes.remove(&self.uid).await?;
+                let undone = self.context.sandboxes.remove(&self.uid).await?;
+                self.tell_undone(Some(&pod), &undone);
                 self.context.policies.forget(&self.uid);
                 self.delete_object(&pod).await?;
                 // A finalizer of somebody else may keep the object; there is nothing left to do for it here.
                 (Flow::Wait, Local::NotStarted)
             }
             (Step::Forget, _, _) => {
-                self.context.sandboxes.remove(&self.uid).await?;
+                let undone = self.context.sandboxes.remove(&self.uid).await?;
+                self.tell_undone(None, &undone);
                 self.context.policies.forget(&self.uid);
                 return Ok(Flow::Done);
             }
@@ -213,8 +227,7 @@ impl Worker {
         })
     }
 
-    async fn start(&mut self, pod: &Arc<Pod>) -> Result<Running, WorkError> {
-        self.attempts += 1;
+    async fn start(&self, pod: &Arc<Pod>) -> Result<Running, WorkError> {
         let Context { config, sandboxes, client, events, makers, policies } = &*self.context;
         let trust = makers.trust(pod).map_err(SpecError::from)?;
         let container = podspec::container(pod, trust)?;
@@ -276,7 +289,6 @@ impl Worker {
         let running = sandboxes.start(&plan).await?;
         let message = format!("Started container {}", container.name);
         events.publish(COMPONENT, pod, Severity::Normal, "Started", &message);
-        self.attempts = 0;
         Ok(running)
     }
 
@@ -378,7 +390,7 @@ impl Worker {
         tracing::info!(uid = self.uid, "ending the pod");
         running.terminate()?;
         let begun = Instant::now();
-        let mut kill_at = pod.and_then(deadline).unwrap_or(begun + own);
+        let mut kill_at = pod.and_then(deadline).unwrap_or_else(|| later(begun, own));
         loop {
             tokio::select! {
                 ended = running.wait() => return Ok(ended?),
@@ -450,6 +462,24 @@ impl Worker {
         }
     }
 
+    /// Says which networks were not released, on the pod and on what it was made for: the pod is about to vanish.
+    fn tell_undone(&self, pod: Option<&Pod>, undone: &[Undone]) {
+        for part in undone {
+            let message = format!(
+                "the network {} was not released: {}. The pod ends all the same; releasing it is tried again for a day",
+                part.name(),
+                part.why
+            );
+            tracing::warn!(uid = self.uid, message, "a network was not released");
+            let Some(pod) = pod else { continue };
+            let events = &self.context.events;
+            events.publish(COMPONENT, pod, Severity::Warning, NETWORK_NOT_RELEASED, &message);
+            if let Some(owner) = owner(pod) {
+                events.publish_about(COMPONENT, owner, Severity::Warning, NETWORK_NOT_RELEASED, &message);
+            }
+        }
+    }
+
     async fn delete_object(&self, pod: &Pod) -> Result<(), WorkError> {
         let parameters = DeleteParams {
             grace_period_seconds: Some(0),
@@ -498,7 +528,6 @@ impl Worker {
             WorkError::Spec(SpecError::NotAllowed(_)) => ("Failed", "NotAllowed"),
             WorkError::Spec(SpecError::ForeignImage(_)) => ("Failed", "UnsupportedImage"),
             WorkError::Spec(_) => ("Failed", "CreateContainerConfigError"),
-            WorkError::Volume(VolumeError::Image { .. }) if self.attempts > 1 => ("Failed", "ImagePullBackOff"),
             WorkError::Volume(VolumeError::Image { .. }) => ("Failed", "ErrImagePull"),
             WorkError::Volume(_) => ("FailedMount", "ContainerCreating"),
             WorkError::Sandbox(_) | WorkError::Network(_) | WorkError::Unguarded(_) => {
@@ -507,9 +536,15 @@ impl Worker {
             WorkError::Api(_) => return,
         };
         self.context.events.publish(COMPONENT, &pod, Severity::Warning, event, &text);
-        // Nothing is said about a pod that may run: only one that never started waits.
+        self.say_waiting(waiting, text).await;
+    }
+
+    /// Nothing is said about a pod that may run: only one that never started waits.
+    async fn say_waiting(&self, reason: &str, message: String) {
+        let pod = self.object.borrow().clone().filter(|pod| object(Some(pod)) == Object::Wanted);
+        let Some(pod) = pod else { return };
         if matches!(self.context.sandboxes.find(&self.uid).await, Ok(Found::NotStarted)) {
-            let observed = Observed::Waiting { reason: waiting.to_owned(), message: Some(text) };
+            let observed = Observed::Waiting { reason: reason.to_owned(), message: Some(message) };
             if let Err(error) = self.report(&pod, &observed).await {
                 tracing::debug!(uid = self.uid, %error, "cannot report why the pod waits");
             }
@@ -519,6 +554,19 @@ impl Worker {
     fn api(&self, pod: &Pod) -> Api<Pod> {
         Api::namespaced(self.context.client.clone(), pod.metadata.namespace.as_deref().unwrap_or("default"))
     }
+}
+
+/// The object that the pod was made for.
+fn owner(pod: &Pod) -> Option<ObjectReference> {
+    let owner = pod.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
+    Some(ObjectReference {
+        api_version: Some(owner.api_version.clone()),
+        kind: Some(owner.kind.clone()),
+        namespace: pod.metadata.namespace.clone(),
+        name: Some(owner.name.clone()),
+        uid: Some(owner.uid.clone()),
+        ..Default::default()
+    })
 }
 
 fn object(pod: Option<&Pod>) -> Object {
@@ -553,7 +601,13 @@ fn deadline(pod: &Pod) -> Option<Instant> {
     let at = pod.metadata.deletion_timestamp.as_ref()?.0;
     let left = at.duration_since(Timestamp::now());
     let left = Duration::try_from(left).unwrap_or_default();
-    Some(Instant::now() + left.max(Duration::from_secs(1)))
+    Some(later(Instant::now(), left.max(Duration::from_secs(1))))
+}
+
+/// Grace periods are what users write: any number.
+fn later(now: Instant, by: Duration) -> Instant {
+    const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+    now + by.min(FAR)
 }
 
 /// A stub resolver on the host's loopback cannot be reached from a pod; systemd keeps the real list beside it.
@@ -567,6 +621,8 @@ fn host_resolv_conf() -> String {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
     use super::*;
 
     #[test]
@@ -585,5 +641,21 @@ mod tests {
         assert_eq!(next(Object::Deleting, Life::Ended), Step::Finish);
         assert_eq!(next(Object::Gone, Life::Ended), Step::Forget);
         assert_eq!(next(Object::Terminal, Life::NotStarted), Step::Rest);
+    }
+
+    #[test]
+    fn no_grace_period_is_too_long() {
+        let now = Instant::now();
+        for seconds in [0, 30, i64::MAX as u64, u64::MAX] {
+            assert!(later(now, Duration::from_secs(seconds)) >= now, "{seconds}");
+        }
+        for (seconds, expected) in [(Some(i64::MAX), i64::MAX as u64), (Some(-1), DEFAULT_GRACE), (None, DEFAULT_GRACE)]
+        {
+            let spec = PodSpec { termination_grace_period_seconds: seconds, ..Default::default() };
+            assert_eq!(grace(&Pod { spec: Some(spec), ..Default::default() }), expected);
+        }
+        let last = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::MAX);
+        let metadata = ObjectMeta { deletion_timestamp: Some(last), ..Default::default() };
+        assert!(deadline(&Pod { metadata, ..Default::default() }).is_some_and(|at| at > now));
     }
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod fake_api;
+mod node_config;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,8 +13,7 @@ use std::time::{Duration, Instant};
 use fake_api::FakeApi;
 use ferrovirt_api::names;
 use ferrovirt_node_lite::images::{ImageError, Images};
-use ferrovirt_node_lite::makers::default_creators;
-use ferrovirt_node_lite::{Config, LogOptions, default_cni_plugin_dirs, read_log, run, teardown};
+use ferrovirt_node_lite::{Config, LogOptions, read_log, run, teardown};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -52,27 +52,12 @@ impl Node {
         std::fs::write(image.join("disk/disk.img"), "bootable").unwrap();
         std::fs::create_dir(root.path().join("bin")).unwrap();
         std::fs::copy("/bin/sh", root.path().join("bin").join(format!("ferrovirt-launcher-{DIGEST}"))).unwrap();
-        let config = Config {
-            node_name: "n1".into(),
+        let mut config = Config {
             node_ip: "192.0.2.7".parse().unwrap(),
-            data_dir: root.path().join("data"),
-            run_dir: root.path().join("run"),
-            instance: format!("{:04x}{number:02x}", std::process::id() & 0xffff),
-            pod_cidr: format!("10.{}.{number}.0/24", 128 + std::process::id() % 64).parse().unwrap(),
-            service_cidr: "10.201.0.0/20".parse().unwrap(),
-            ipv6: None,
-            external_ips: vec![],
-            self_exe: env!("CARGO_BIN_EXE_ferrovirt-shim").into(),
-            program_dir: root.path().join("bin"),
-            creators: default_creators(),
-            shared_dirs: vec![],
-            image_mounts: vec![],
-            image_env: vec![],
-            cni_plugin_dirs: default_cni_plugin_dirs(),
-            own_users: true,
-            devices: BTreeMap::new(),
             images: Arc::new(OneImage(image)),
+            ..node_config::of(root.path(), number, (128, 64), "10.201.0.0/20")
         };
+        config.cni_plugin_dirs.push(root.path().join("cni"));
         let mut node = Self { api: FakeApi::default(), config, stop: None, task: None, root };
         node.up();
         node
@@ -224,6 +209,9 @@ async fn what_cannot_run_says_why() {
     node.api.create("/api/v1/namespaces/default/pods", pod("imageless", "", no_image));
     let seen = node.until("back off", "imageless", |pod| reason(pod, "ImagePullBackOff")).await;
     assert!(seen.to_string().contains("missing:1"), "{seen:#}");
+    // And again, as long as it does not work.
+    node.until("another try", "imageless", |pod| reason(pod, "ErrImagePull")).await;
+    node.until("back off again", "imageless", |pod| reason(pod, "ImagePullBackOff")).await;
 
     let big = json!({"containers": [{"name": "compute", "image": image(),
         "resources": {"requests": {"memory": "100Ti"}}}], "volumes": []});
@@ -295,6 +283,80 @@ async fn pods_of_users_do_not_run_until_an_administrator_allows_them() {
         assert_eq!(seen["status"]["phase"], "Pending");
         assert!(!node.config.data_dir.join("pods").join(seen["metadata"]["uid"].as_str().unwrap()).exists());
     }
+    node.finish().await;
+}
+
+/// A plugin that attaches and does not release.
+fn sticky_plugin(node: &Node) {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = node.root.path().join("cni");
+    std::fs::create_dir_all(&dir).unwrap();
+    let script = "#!/bin/sh\ncat > /dev/null\n[ $CNI_COMMAND = ADD ] && echo '{\"cniVersion\":\"1.0.0\"}' && exit 0\n\
+                  echo '{\"code\":11,\"msg\":\"the switch does not answer\"}'; exit 1\n";
+    std::fs::write(dir.join("sticky"), script).unwrap();
+    std::fs::set_permissions(dir.join("sticky"), std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[tokio::test]
+async fn a_plugin_that_is_missing_or_fails_does_not_keep_a_pod_alive() {
+    let mut node = Node::new(5);
+    settings(&node);
+    sticky_plugin(&node);
+    for (name, plugin) in [("nowhere", "no-such-plugin"), ("stuck", "sticky")] {
+        let config = json!({"cniVersion": "1.0.0", "name": name, "type": plugin}).to_string();
+        let path = format!("/apis/k8s.cni.cncf.io/v1/namespaces/default/network-attachment-definitions/{name}");
+        node.api.put(
+            &path,
+            json!({"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+            "metadata": {"name": name, "namespace": "default"}, "spec": {"config": config}}),
+        );
+        let mut pod = pod(name, WAITS, json!({}));
+        pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"] = name.into();
+        pod["metadata"]["ownerReferences"] = json!([{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+            "name": format!("vm-{name}"), "uid": format!("uid-{name}"), "controller": true}]);
+        node.api.create("/api/v1/namespaces/default/pods", pod);
+    }
+    let waits = |pod: &Value| {
+        pod["status"]["containerStatuses"][0]["state"]["waiting"]["message"].to_string().contains("no CNI plugin")
+    };
+    let nowhere = node.until("told why", "nowhere", |pod| pod.is_some_and(waits)).await;
+    let stuck = node.phase("stuck", "Running").await;
+    let addresses = || {
+        std::fs::read_dir(node.config.data_dir.join(format!("cni/ipam/fv{}", node.config.instance)))
+            .map_or(0, |entries| {
+                entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("10.")).count()
+            })
+    };
+    assert!(addresses() >= 1);
+    for (name, pod) in [("nowhere", &nowhere), ("stuck", &stuck)] {
+        node.api.delete(&format!("/api/v1/namespaces/default/pods/{name}"));
+        node.until("the object is deleted", name, |pod| pod.is_none()).await;
+        let uid = pod["metadata"]["uid"].as_str().unwrap();
+        assert!(!node.config.data_dir.join("pods").join(uid).exists());
+        assert!(!node.config.run_dir.join("netns").join(uid).exists());
+        let note = node.config.data_dir.join(format!("cni/leftovers/{uid}.json"));
+        assert!(std::fs::read_to_string(&note).is_ok_and(|text| text.contains(name)), "{name} is not remembered");
+    }
+    assert_eq!(addresses(), 0, "an address is lost");
+    let about = |name: &str, kind: &str| {
+        let events = node.api.list("/api/v1/namespaces/default/events/");
+        events.iter().any(|event| {
+            event["reason"] == "NetworkNotReleased"
+                && event["type"] == "Warning"
+                && event["involvedObject"]["kind"] == kind
+                && event["involvedObject"]["name"] == name
+        })
+    };
+    let told = |_: Option<&Value>| {
+        ["nowhere", "stuck"]
+            .iter()
+            .all(|name| about(name, "Pod") && about(&format!("vm-{name}"), "VirtualMachineInstance"))
+    };
+    node.until("told on the pod and on the machine", "nowhere", told).await;
+    // A restarted node still knows.
+    node.down().await;
+    node.up();
+    assert_eq!(std::fs::read_dir(node.config.data_dir.join("cni/leftovers")).unwrap().count(), 2);
     node.finish().await;
 }
 

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod node_config;
+
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -12,10 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferrovirt_net::netns::enter;
-use ferrovirt_node_lite::images::NoImages;
 use ferrovirt_node_lite::records::PodRecord;
 use ferrovirt_node_lite::sandbox::Sandboxes;
-use ferrovirt_node_lite::{Config, Ipv6Networks, default_cni_plugin_dirs, detect_ipv6};
+use ferrovirt_node_lite::{Config, Ipv6Networks, detect_ipv6};
 
 /// What should come is waited for longer than what should not.
 const LONG: Duration = Duration::from_secs(10);
@@ -41,25 +42,9 @@ impl Node {
             (format!("fd77:{:x}:{number:x}:{last:x}::", id & 0xffff).parse::<std::net::Ipv6Addr>().unwrap(), 64).into()
         };
         let config = Config {
-            node_name: "test".into(),
-            node_ip: "127.0.0.1".parse().unwrap(),
-            data_dir: root.path().join("data"),
-            run_dir: root.path().join("run"),
             instance: format!("{:04x}{:02x}", id & 0xffff, 0x80 + number),
-            pod_cidr: format!("10.{}.{number}.0/24", 192 + id % 8).parse().unwrap(),
-            service_cidr: "10.201.32.0/20".parse().unwrap(),
             ipv6: detect_ipv6().then(|| Ipv6Networks { pods: net(1), services: net(2) }),
-            external_ips: vec![],
-            self_exe: "/bin/false".into(),
-            program_dir: root.path().join("bin"),
-            creators: Default::default(),
-            shared_dirs: vec![],
-            image_mounts: vec![],
-            image_env: vec![],
-            cni_plugin_dirs: default_cni_plugin_dirs(),
-            own_users: true,
-            devices: Default::default(),
-            images: Arc::new(NoImages),
+            ..node_config::of(root.path(), number, (192, 8), "10.201.32.0/20")
         };
         let sandboxes = Sandboxes::open(&config).unwrap();
         sandboxes.prepare().unwrap();

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod node_config;
+
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -11,12 +13,10 @@ use std::time::{Duration, Instant};
 
 use ferrovirt_node_lite::cgroup::Limits;
 use ferrovirt_node_lite::identity::ProcessId;
-use ferrovirt_node_lite::images::NoImages;
 use ferrovirt_node_lite::logs::{LogOptions, read_log};
-use ferrovirt_node_lite::makers::default_creators;
-use ferrovirt_node_lite::records::{self, InitPlan, MountPlan, PodRecord, StateRecord};
+use ferrovirt_node_lite::records::{self, InitPlan, MountPlan, PodRecord, SidecarPlan, StateRecord};
 use ferrovirt_node_lite::sandbox::{Found, Sandboxes};
-use ferrovirt_node_lite::{Config, default_cni_plugin_dirs};
+use ferrovirt_node_lite::Config;
 
 const SHIM: &str = env!("CARGO_BIN_EXE_ferrovirt-shim");
 
@@ -31,27 +31,7 @@ impl Node {
     fn new(number: u8) -> Self {
         assert!(nix::unistd::geteuid().is_root(), "this test makes namespaces and cgroups: run it as root");
         let root = tempfile::tempdir().unwrap();
-        let config = Config {
-            node_name: "test".into(),
-            node_ip: "127.0.0.1".parse().unwrap(),
-            data_dir: root.path().join("data"),
-            run_dir: root.path().join("run"),
-            instance: format!("{:04x}{number:02x}", std::process::id() & 0xffff),
-            pod_cidr: format!("10.{}.{number}.0/24", 64 + std::process::id() % 64).parse().unwrap(),
-            service_cidr: "10.201.16.0/20".parse().unwrap(),
-            ipv6: None,
-            external_ips: vec![],
-            self_exe: SHIM.into(),
-            program_dir: root.path().join("bin"),
-            creators: default_creators(),
-            shared_dirs: vec![],
-            image_mounts: vec![],
-            image_env: vec![],
-            cni_plugin_dirs: default_cni_plugin_dirs(),
-            own_users: true,
-            devices: Default::default(),
-            images: Arc::new(NoImages),
-        };
+        let config = node_config::of(root.path(), number, (64, 64), "10.201.16.0/20");
         let sandboxes = Sandboxes::open(&config).unwrap();
         sandboxes.prepare().unwrap();
         Self { config, sandboxes, _root: root }
@@ -113,11 +93,16 @@ impl Node {
                 mount(&image, "/var/run/kubevirt/container-disks/root", true),
             ],
             files: vec![("/etc/passwd".into(), "qemu:x:107:107:qemu:/home/qemu:/usr/sbin/nologin\n".into())],
+            sidecar: None,
         }
     }
 
     fn log(&self, uid: &str) -> String {
-        let bytes = read_log(&self.config.data_dir, uid, "compute", &LogOptions::default()).unwrap_or_default();
+        self.log_of(uid, "compute")
+    }
+
+    fn log_of(&self, uid: &str, container: &str) -> String {
+        let bytes = read_log(&self.config.data_dir, uid, container, &LogOptions::default()).unwrap_or_default();
         String::from_utf8(bytes).unwrap()
     }
 
@@ -486,6 +471,26 @@ async fn ends_that_nobody_saw_are_told_apart() {
     found.kill().unwrap();
     assert_eq!(found.wait().await.unwrap().exit.reason, "ContainerStatusUnknown");
 
+    // One whose shim is gone, and that says itself how it ended.
+    for (uid, words, code) in
+        [("well", "Succeeded: the guest powered off", 0), ("badly", "Failed: the guest crashed", 1)]
+    {
+        let script = format!(
+            "echo up; until [ -e /run/kubevirt/sockets/stop ]; do sleep 0.05; done; echo '{words}' > /dev/termination-log"
+        );
+        let plan = node.prepare(uid, &script).await;
+        let running = node.sandboxes.start(&plan).await.unwrap();
+        until("the pod is up", || if node.log(uid).contains("up") { Ok(()) } else { Err(node.log(uid)) }).await;
+        let shim = running.state.shim.pid;
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(shim), nix::sys::signal::Signal::SIGKILL).unwrap();
+        fs::write(node.sandboxes.dir(uid).volume("kubernetes.io~empty-dir", "sockets").join("stop"), "").unwrap();
+        let ended = running.wait().await.unwrap();
+        assert_eq!(ended.exit.exit_code, code, "{:?}", ended.exit);
+        assert_eq!(ended.exit.message.as_deref(), Some(format!("{words}\n").as_str()));
+        let Found::Exited(again) = node.sandboxes.find(uid).await.unwrap() else { panic!("not ended") };
+        assert_eq!(again.exit, ended.exit);
+    }
+
     let mut state: StateRecord = records::read(&node.sandboxes.dir("shimless").state()).unwrap().unwrap();
     node.sandboxes.create_dir(&node.record("rebooted")).unwrap();
     state.process.boot_id = "another".into();
@@ -535,4 +540,43 @@ async fn pods_reach_the_outside_with_the_hosts_address() {
 
 fn is_zombie(pid: i32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "))
+}
+
+/// It waits for a word of the first container's, says who it is, and ends; the second time it stays.
+const BESIDE: &str = r#"
+word=/var/run/kubevirt/sockets/word
+until [ -e $word ]; do sleep 0.05; done
+echo "uid=$(id -u) host=$(uname -n) first=$(tr '\0' ' ' < /proc/1/cmdline | cut -c1-7) pod=$POD"
+grep -E '^(CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status | tr -d '\t' | tr '\n' ' '; echo
+[ -e /var/run/kubevirt/sockets/again ] && echo "again" && exec sleep 600
+touch /var/run/kubevirt/sockets/again
+"#;
+
+#[tokio::test]
+async fn a_second_container_shares_the_first_ones_world_and_goes_with_it() {
+    let node = Node::new(9);
+    let mut plan = node.prepare("beside", "touch /var/run/kubevirt/sockets/word; sleep 6; echo first").await;
+    plan.sidecar = Some(SidecarPlan {
+        container: "second".into(),
+        command: vec!["/bin/sh".into(), "-c".into(), BESIDE.into()],
+        uid: 107,
+        gid: 107,
+    });
+    let running = node.sandboxes.start(&plan).await.unwrap();
+    until("the second container", || {
+        let log = node.log_of("beside", "second");
+        log.contains("again\n").then_some(()).ok_or(log)
+    })
+    .await;
+    let log = node.log_of("beside", "second");
+    let seen = log.lines().next().unwrap();
+    assert_eq!(seen, "uid=107 host=guest-host first=/bin/sh pod=beside", "{log}");
+    assert!(log.contains("CapEff:0000000000000000 CapBnd:0000000000000000 NoNewPrivs:1 Seccomp:2"), "{log}");
+    // It would go on for minutes. The pod ends with its first container, and says how that ended.
+    let ended = tokio::time::timeout(Duration::from_secs(20), running.wait()).await.unwrap().unwrap();
+    assert_eq!(ended.exit.exit_code, 0);
+    assert_eq!(node.log("beside"), "first\n");
+    node.sandboxes.remove("beside").await.unwrap();
+    node.sandboxes.teardown().await.unwrap();
+    assert_eq!(node.leftovers(), Vec::<String>::new());
 }

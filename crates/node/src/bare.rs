@@ -27,5 +27,6 @@ pub(crate) fn spec(vmi: &VirtualMachineInstance, arch: Arch) -> Result<MachineSp
     }
     let mut defaulted = vmi.clone();
     ferrovirt_machine::defaults::apply(&mut defaulted, arch);
+    ferrovirt_plan::defaults::without_room(&mut defaulted.spec);
     machine_spec(&defaulted, &context)
 }

@@ -27,6 +27,8 @@ use tokio::{
     time::{Instant, Sleep},
 };
 
+use crate::session::{Session, Taken};
+
 /// A few screens.
 const HISTORY: usize = 16 << 10;
 const CHUNK: usize = 64 << 10;
@@ -46,12 +48,14 @@ type Line = Arc<tokio::sync::Mutex<Option<mpsc::Sender<Newcomer>>>>;
 
 struct Newcomer {
     replay: bool,
-    answer: oneshot::Sender<DuplexStream>,
+    answer: oneshot::Sender<Console>,
 }
+
+pub(crate) type Console = Session<DuplexStream>;
 
 impl Consoles {
     /// The console of an instance, taken from whoever has it. With `replay` it begins with what was written last.
-    pub(crate) async fn open<F>(&self, uid: &str, replay: bool, connect: F) -> io::Result<DuplexStream>
+    pub(crate) async fn open<F>(&self, uid: &str, replay: bool, connect: F) -> io::Result<Console>
     where
         F: Future<Output = io::Result<UnixStream>>,
     {
@@ -94,7 +98,7 @@ impl Consoles {
 }
 
 /// `None` if the line has ended.
-async fn ask(line: &mpsc::Sender<Newcomer>, replay: bool) -> Option<DuplexStream> {
+async fn ask(line: &mpsc::Sender<Newcomer>, replay: bool) -> Option<Console> {
     let (answer, stream) = oneshot::channel();
     line.send(Newcomer { replay, answer }).await.ok()?;
     stream.await.ok()
@@ -131,12 +135,13 @@ impl History {
 struct Client {
     reader: Option<ReadHalf<DuplexStream>>,
     writer: Option<WriteHalf<DuplexStream>>,
+    taken: Taken,
 }
 
 impl Client {
-    fn new(stream: DuplexStream) -> Self {
+    fn new(stream: DuplexStream, taken: Taken) -> Self {
         let (reader, writer) = tokio::io::split(stream);
-        Self { reader: Some(reader), writer: Some(writer) }
+        Self { reader: Some(reader), writer: Some(writer), taken }
     }
 
     /// Gives it the rest of what the guest wrote, in its own time.
@@ -150,6 +155,7 @@ impl Client {
 
     /// In its own time: it may be a slow one.
     fn dismiss(self) {
+        self.taken.set();
         let Some(mut writer) = self.writer else { return };
         tokio::spawn(async move {
             let _ = tokio::time::timeout(FAREWELL_TIMEOUT, writer.write_all(FAREWELL)).await;
@@ -204,8 +210,9 @@ async fn serve(guest: UnixStream, mut newcomers: mpsc::Receiver<Newcomer>) {
             newcomer = newcomers.recv() => {
                 let Some(Newcomer { replay, answer }) = newcomer else { return };
                 let (ours, theirs) = tokio::io::duplex(CHUNK);
-                if answer.send(theirs).is_ok() {
-                    std::mem::replace(&mut client, Client::new(ours)).dismiss();
+                let taken = Taken::default();
+                if answer.send(Session::new(theirs, taken.clone())).is_ok() {
+                    std::mem::replace(&mut client, Client::new(ours, taken)).dismiss();
                     outbox.bytes = if replay { history.whole_lines() } else { BytesMut::new() };
                 }
             }
@@ -297,7 +304,7 @@ async fn inward(
 mod tests {
     use super::*;
 
-    async fn read(stream: &mut DuplexStream, wanted: &str) {
+    async fn read(stream: &mut Console, wanted: &str) {
         let mut bytes = vec![0; wanted.len()];
         stream.read_exact(&mut bytes).await.unwrap();
         assert_eq!(String::from_utf8(bytes).unwrap(), wanted);
@@ -321,9 +328,9 @@ mod tests {
         read(&mut first, "login: ").await;
         let mut second = consoles.open("u", true, unreachable()).await.unwrap();
         read(&mut second, "login: ").await;
-        let mut farewell = String::new();
-        first.read_to_string(&mut farewell).await.unwrap();
-        assert_eq!(farewell.as_bytes(), FAREWELL);
+        let mut farewell = vec![];
+        let end = first.read_to_end(&mut farewell).await.unwrap_err();
+        assert_eq!((&farewell[..], end.kind()), (FAREWELL, io::ErrorKind::ConnectionAborted));
         assert!(first.write_all(b"x").await.is_err(), "who was told to go can still type");
         second.write_all(b"root\n").await.unwrap();
         let mut typed = [0; 5];

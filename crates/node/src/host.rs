@@ -18,11 +18,13 @@ pub enum Kvm {
 }
 
 impl Host {
+    /// Kubernetes' name of the architecture that this program was built for, and so runs on.
+    pub const ARCH: &str = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+
     pub fn detect() -> Self {
         let device = fs::metadata("/dev/kvm").is_ok();
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let arch = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
-        Self { arch, kvm: kvm(arch, device, &cpuinfo) }
+        Self { arch: Self::ARCH, kvm: kvm(Self::ARCH, device, &cpuinfo) }
     }
 
     pub fn kvm_usable(&self) -> bool {

@@ -25,7 +25,7 @@ use ferrovirt_machine::{
     protocol::{MachinePhase, MachineState, Request},
     spec::{Acceleration, Arch, IdRange, MachineSpec},
 };
-use ferrovirt_plan::conditions;
+use ferrovirt_plan::{conditions, pod::console_log};
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::{
     Api, ResourceExt,
@@ -35,7 +35,7 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use crate::{
-    Context, bare, boot, claims, cpus, disks,
+    Context, architecture, bare, boot, claims, cpus, disks,
     host::Kvm,
     hypervisors,
     launcher::{Launcher, LauncherError},
@@ -207,6 +207,9 @@ async fn attached(
     let vmi = object.borrow().unfold().map(Box::new).map_err(Failure::Unfold)?;
     let mut machine = launcher.state();
     let deleting = vmi.metadata.deletion_timestamp.is_some();
+    if lost_its_pod(context, &vmi).await? {
+        return Ok(Some(end_without_pod(launcher, &vmi).await));
+    }
     let mut prepared = None;
     if !deleting && !is_final(&vmi) {
         match Box::pin(prepare(context, launcher, &vmi)).await {
@@ -248,6 +251,9 @@ async fn attached(
                 mirrored = Some(state.generation);
             }
         }
+        if lost_its_pod(context, &vmi).await? {
+            return Ok(Some(end_without_pod(launcher, &vmi).await));
+        }
         if (deleting || drained) && !asked_to_stop {
             let grace = vmi.spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
             let grace_seconds = u64::try_from(grace).unwrap_or(0);
@@ -279,6 +285,25 @@ async fn attached(
             changed = object.changed() => if changed.is_err() { return Ok(None) },
             _ = draining.changed() => {}
         }
+    }
+}
+
+/// Whether somebody removed the pod's object by force while its launcher goes on. The controller says so first; it is made sure of.
+async fn lost_its_pod(context: &Context, vmi: &VirtualMachineInstance) -> Result<bool, Failure> {
+    if is_final(vmi) || !conditions::lost_its_pod(&vmi.status.conditions) {
+        return Ok(false);
+    }
+    Ok(Box::pin(pods::removed(context, vmi)).await?)
+}
+
+/// Ends what is left of a pod that was removed by force. Nothing is said before it is gone: another one may start then.
+async fn end_without_pod(launcher: &Launcher, vmi: &VirtualMachineInstance) -> End {
+    tracing::warn!(vmi = vmi.name_any(), "the launcher pod was removed by force; its processes are ended");
+    Box::pin(launcher.end()).await;
+    End {
+        succeeded: false,
+        reason: names::reason::POD_NOT_EXISTS,
+        message: "the launcher pod was removed by force, and the guest was ended with it".into(),
     }
 }
 
@@ -348,6 +373,7 @@ async fn prepare(context: &Context, launcher: &Launcher, vmi: &VirtualMachineIns
         let ready = Ready { given: Given::from(&spec), networks: vec![], emulation: None, claimed: vec![] };
         return hand_over(context, launcher, vmi, spec, ready).await;
     };
+    architecture::check(vmi, context.host.arch).map_err(Failure::Refused)?;
     let networks = network::attach(vmi, process).await?;
     if let Err(error) = crate::kvm::hand_over(process) {
         tracing::warn!(%error, "cannot hand its devices to the launcher");
@@ -371,6 +397,7 @@ async fn prepare(context: &Context, launcher: &Launcher, vmi: &VirtualMachineIns
         },
         guest_ids: if is_container { hypervisors::free_ids(vmi) } else { IdRange::default() },
         translation_cache_mib: Some(context.config.translation_cache_mib),
+        serial_console_log: console_log::is_wanted(vmi, context.console_log_disabled()),
         mem_balloon_stats_period: 10,
         free_page_reporting: true,
         ..Default::default()
@@ -392,6 +419,7 @@ async fn prepare(context: &Context, launcher: &Launcher, vmi: &VirtualMachineIns
     }
     let mut defaulted = vmi.clone();
     ferrovirt_machine::defaults::apply(&mut defaulted, convert.arch);
+    ferrovirt_plan::defaults::without_room(&mut defaulted.spec);
     let mut spec = machine_spec(&defaulted, &convert).map_err(Failure::Refused)?;
     spec.prepare.extend(claimed.iter().filter_map(|claim| claim.disk(&convert.layout)));
     if let Some(metrics) = &mut spec.host_metrics {

@@ -35,6 +35,8 @@ use crate::{
 
 /// A launcher that lives says hello at once.
 const GREETING: Duration = Duration::from_secs(10);
+/// Time to end in order for one that is to end at once.
+const FAREWELL: Duration = Duration::from_secs(5);
 /// Longer than anything that a guest's agent is given time for.
 const ANSWER: Duration = Duration::from_secs(600);
 /// So many reports of the state are read in this time; one that reports more waits. Each may become a write to the API.
@@ -151,6 +153,24 @@ impl Launcher {
             // An error here means that the runtime is shutting down, and then nobody waits for the answer.
             Proof::Told(ended) => drop(ended.clone().wait_for(|ended| *ended).await),
         }
+    }
+
+    /// Ends the launcher and with it every process of the VM, with or without its help, and waits for that.
+    pub(crate) async fn end(&self) {
+        for request in [Request::Kill {}, Request::Release {}] {
+            if let Err(error) = self.call(request, FAREWELL).await {
+                tracing::debug!(%error, "the launcher does not help to end itself");
+            }
+        }
+        if tokio::time::timeout(FAREWELL, self.gone()).await.is_ok() {
+            return;
+        }
+        if let Proof::Process(process) = &self.proof
+            && let Err(error) = process.kill()
+        {
+            tracing::warn!(%error, "cannot kill a launcher that does not end");
+        }
+        self.gone().await;
     }
 
     async fn call(&self, request: Request, time: Duration) -> Result<Reply, LauncherError> {

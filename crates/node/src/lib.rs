@@ -4,6 +4,7 @@
 //! and mirrors the machine's state into the instance's status. It alone removes an instance's finalizer, and only after it
 //! saw the launcher's process tree end. It does not know which mode it runs in: the kubelet's directory layout is the same.
 
+mod architecture;
 mod bare;
 mod boot;
 mod calls;
@@ -29,6 +30,7 @@ mod pods;
 mod process;
 mod registry;
 mod routers;
+mod session;
 mod status;
 mod stream_server;
 mod streams;
@@ -40,6 +42,7 @@ use ferrovirt_api::{
     Folded, names,
     v1::{KubeVirt, VirtualMachineInstance},
 };
+use ferrovirt_machine::node_facts::NodeFacts;
 use futures::{StreamExt, TryStreamExt};
 use kube::{
     Api, Client,
@@ -66,6 +69,8 @@ pub struct Config {
     pub translation_cache_mib: u32,
     /// What the hypervisors of this node can do, as whoever tries them finds out.
     pub hypervisors: watch::Receiver<Hypervisors>,
+    /// What the default of them can give to guests.
+    pub facts: watch::Receiver<NodeFacts>,
 }
 
 impl Config {
@@ -75,6 +80,7 @@ impl Config {
             kubelet_root,
             translation_cache_mib: 64,
             hypervisors: watch::channel(hypervisors::assumed()).1,
+            facts: watch::channel(NodeFacts::assumed(Host::ARCH)).1,
         }
     }
 }
@@ -88,9 +94,24 @@ pub(crate) struct Context {
     pub events: events::Events,
     pub ground: Arc<dyn Ground>,
     pub consoles: console::Consoles,
+    pub screens: session::Screens,
 }
 
 impl Context {
+    /// The cluster's own list of CPU models that nobody should have.
+    pub(crate) fn obsolete_models(&self) -> std::collections::BTreeMap<String, bool> {
+        let kubevirts = self.kubevirts.state();
+        kubevirts.first().map(|kubevirt| kubevirt.spec.configuration.obsolete_cpu_models.clone()).unwrap_or_default()
+    }
+
+    /// Whether consoles of instances that say nothing are kept in a log.
+    pub(crate) fn console_log_disabled(&self) -> bool {
+        let kubevirts = self.kubevirts.state();
+        let options =
+            kubevirts.first().and_then(|kubevirt| kubevirt.spec.configuration.virtual_machine_options.as_ref());
+        options.is_some_and(|options| options.disable_serial_console_log.is_some())
+    }
+
     pub(crate) fn allow_emulation(&self) -> bool {
         let kubevirts = self.kubevirts.state();
         let developer = kubevirts.first().and_then(|kv| kv.spec.configuration.developer_configuration.clone());
@@ -111,8 +132,8 @@ pub fn agent_on(client: Client, config: Config, ground: Arc<dyn Ground>) -> Agen
     tokio::spawn(reflector(writer, stream.default_backoff()).for_each(|_| async {}));
     let events = events::Events::new(client.clone(), &config.node_name);
     let host = Host::detect();
-    let consoles = console::Consoles::default();
-    Agent::new(Arc::new(Context { client, config, host, kubevirts, events, ground, consoles }))
+    let (consoles, screens) = Default::default();
+    Agent::new(Arc::new(Context { client, config, host, kubevirts, events, ground, consoles, screens }))
 }
 
 impl Agent {

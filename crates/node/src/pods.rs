@@ -77,12 +77,21 @@ fn ended(status: &PodStatus) -> PodEnd {
 
 /// True if somebody still wants one of the instance's pods: its object is there and not being deleted.
 pub(crate) async fn wanted(context: &Context, vmi: &VirtualMachineInstance) -> Result<bool, kube::Error> {
+    Ok(objects(context, vmi).await?.iter().any(|pod| pod.metadata.deletion_timestamp.is_none()))
+}
+
+/// True if none of the instance's pods has an object any more. That proves nothing about what runs.
+pub(crate) async fn removed(context: &Context, vmi: &VirtualMachineInstance) -> Result<bool, kube::Error> {
+    Ok(objects(context, vmi).await?.is_empty())
+}
+
+async fn objects(context: &Context, vmi: &VirtualMachineInstance) -> Result<Vec<Pod>, kube::Error> {
     let namespace = vmi.metadata.namespace.as_deref().unwrap_or_default();
     let uid = vmi.metadata.uid.as_deref().unwrap_or_default();
     let params = ListParams::default().labels(&format!("{}={uid}", names::CREATED_BY_LABEL));
-    let pods = Api::<Pod>::namespaced(context.client.clone(), namespace).list(&params).await?;
-    let ours = |pod: &Pod| pod.metadata.uid.as_ref().is_some_and(|uid| vmi.status.active_pods.contains_key(uid));
-    Ok(pods.items.iter().any(|pod| ours(pod) && pod.metadata.deletion_timestamp.is_none()))
+    let mut pods = Api::<Pod>::namespaced(context.client.clone(), namespace).list(&params).await?.items;
+    pods.retain(|pod| pod.metadata.uid.as_ref().is_some_and(|uid| vmi.status.active_pods.contains_key(uid)));
+    Ok(pods)
 }
 
 fn terminated(status: &PodStatus) -> Option<&ContainerStateTerminated> {

@@ -22,6 +22,7 @@ use nix::{
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{Mode, OFlags, ResolveFlags, fstat, open, openat, openat2},
+    process::{Signal, pidfd_send_signal},
 };
 use tokio::io::unix::AsyncFd;
 
@@ -130,6 +131,11 @@ impl Process {
 
     pub(crate) fn has_ended(&self) -> bool {
         has_ended(self.pidfd.get_ref())
+    }
+
+    /// Kills it, and as it is the first one in there, all the others with it.
+    pub(crate) fn kill(&self) -> io::Result<()> {
+        Ok(pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL)?)
     }
 
     pub(crate) fn network(&self) -> &Network {

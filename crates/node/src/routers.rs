@@ -13,6 +13,9 @@ use crate::process::Network;
 /// Between two advertisements that nobody asked for; what they say is good for much longer.
 const REPEAT: Duration = Duration::from_secs(200);
 
+/// After an error of the socket.
+const PAUSE: Duration = Duration::from_secs(1);
+
 /// Advertises until it is dropped. Its socket must not outlive the guest, whose network namespace it would keep.
 #[derive(Debug)]
 pub(crate) struct Advertiser(JoinHandle<()>);
@@ -53,7 +56,12 @@ async fn advertise(router: &AsyncFd<Router>) -> io::Result<()> {
                 match ready.try_io(|router| router.get_ref().asked()) {
                     Ok(Ok(true)) => {}
                     Ok(Ok(false)) | Err(_) => continue,
-                    Ok(Err(error)) => return Err(error),
+                    // Whoever dropped this is not here to see it: the guest still wants its router.
+                    Ok(Err(error)) => {
+                        tracing::debug!(%error, "cannot hear whether the guest asks for its router");
+                        tokio::time::sleep(PAUSE).await;
+                        continue;
+                    }
                 }
             }
         }

@@ -9,7 +9,7 @@ use ferrovirt_machine::{
     protocol::{GuestFacts, MachinePhase, MachineState, PauseReason, StopReason},
     spec::{MachineSpec, Topology},
 };
-use ferrovirt_plan::conditions::{enter_phase, is_missed, remove_vmi, set_vmi};
+use ferrovirt_plan::conditions::{enter_phase, is_controllers_word, remove_vmi, set_vmi};
 use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time};
 
 use crate::{claims::Claimed, guest, migratable, network::Attached};
@@ -121,7 +121,7 @@ pub(crate) fn mirror(
         set_vmi(&mut status.conditions, now, condition::READY, false, "GuestPaused", "the guest is paused");
     } else {
         remove_vmi(&mut status.conditions, condition::PAUSED);
-        if !probed && !is_missed(&status.conditions) {
+        if !probed && !is_controllers_word(&status.conditions) {
             set_vmi(&mut status.conditions, now, condition::READY, true, "", "");
         }
     }

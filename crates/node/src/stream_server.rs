@@ -1,7 +1,7 @@
 //! Serves streams into this node's guests, and calls about them, to whoever holds a certificate of the installation's own
 //! CA: virt-api.
 //!
-//! `GET /v1/<namespace>/<name>/<uid>/<console|console/replay|vnc|portforward/PORT/tcp|udp>` with an upgrade to `ferrovirt-stream`; from
+//! `GET /v1/<namespace>/<name>/<uid>/<console|console/replay|vnc|vnc/preserve|portforward/PORT/tcp|udp>` with an upgrade to `ferrovirt-stream`; from
 //! then on the connection is the guest's bytes. `POST /v1/<namespace>/<name>/<uid>/call` with a `NodeCall` as JSON is
 //! answered with what that call says, or with a `ProtocolError`. Who may do what was decided before, by virt-api; here the
 //! certificate is the whole check.
@@ -173,7 +173,8 @@ fn parse(path: &str) -> Option<Wanted<'_>> {
         ["call"] => What::Call,
         ["console"] => What::Stream(StreamKind::Serial { replay: false }),
         ["console", "replay"] => What::Stream(StreamKind::Serial { replay: true }),
-        ["vnc"] => What::Stream(StreamKind::Vnc),
+        ["vnc"] => What::Stream(StreamKind::Vnc { preserve: false }),
+        ["vnc", "preserve"] => What::Stream(StreamKind::Vnc { preserve: true }),
         ["portforward", port, protocol] => What::Stream(StreamKind::PortForward {
             port: port.parse().ok().filter(|port| *port != 0)?,
             protocol: Protocol::parse(protocol)?,
@@ -201,7 +202,8 @@ mod tests {
         assert_eq!(parse("/v1/default/demo/u1/console"), Some(serial));
         let dns = StreamKind::PortForward { port: 53, protocol: Protocol::Udp };
         let paths = [
-            ("vnc", What::Stream(StreamKind::Vnc)),
+            ("vnc", What::Stream(StreamKind::Vnc { preserve: false })),
+            ("vnc/preserve", What::Stream(StreamKind::Vnc { preserve: true })),
             ("console/replay", What::Stream(StreamKind::Serial { replay: true })),
             ("call", What::Call),
             ("portforward/53/udp", What::Stream(dns)),

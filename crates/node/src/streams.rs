@@ -11,7 +11,7 @@ use tokio::{
     net::UnixStream,
 };
 
-use crate::{Context, Ground, forward, launcher::connect_in_pod, pods, process::ProcessError};
+use crate::{Context, Ground, forward, launcher::connect_in_pod, pods, process::ProcessError, session::Session};
 
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
@@ -23,7 +23,10 @@ pub enum StreamKind {
     Serial {
         replay: bool,
     },
-    Vnc,
+    /// With `preserve` only if nobody else looks.
+    Vnc {
+        preserve: bool,
+    },
     PortForward {
         port: u16,
         protocol: Protocol,
@@ -34,6 +37,8 @@ pub enum StreamKind {
 pub enum StreamError {
     #[error("the instance does not run on this node")]
     NotHere,
+    #[error("Active VNC connection. Request denied.")]
+    InUse,
     #[error("cannot open the guest's {what}")]
     Open { what: &'static str, source: io::Error },
     #[error("the instance has no address yet")]
@@ -67,7 +72,12 @@ pub(crate) async fn open(
             let stream = opened.map_err(|source| missing.unwrap_or_else(|| failed(source)))?;
             Ok(Box::new(stream))
         }
-        StreamKind::Vnc => Ok(Box::new(device(context, vmi, "virt-vnc", "screen").await?)),
+        StreamKind::Vnc { preserve } => {
+            let uid = vmi.metadata.uid.as_deref().unwrap_or_default();
+            let in_use = context.screens.enter(uid, preserve).ok_or(StreamError::InUse)?;
+            let screen = device(context, vmi, "virt-vnc", "screen").await?;
+            Ok(Box::new(Session::counted(screen, in_use)))
+        }
         StreamKind::PortForward { port, protocol } => forward::dial(context, vmi, port, protocol).await,
     }
 }

@@ -83,6 +83,20 @@ pub fn is_missed(conditions: &[VirtualMachineInstanceCondition]) -> bool {
         .is_some_and(|c| c.status == "False" && c.reason == names::reason::NODE_NOT_READY)
 }
 
+/// True if the instance is not ready for a reason that only the controller knows, who sees the pod. The agent sees the guest, and
+/// does not contradict.
+pub fn is_controllers_word(conditions: &[VirtualMachineInstanceCondition]) -> bool {
+    let theirs = [names::reason::NODE_NOT_READY, names::reason::POD_NOT_EXISTS, names::reason::POD_TERMINATING];
+    find(conditions, values::virtual_machine_instance_condition_type::READY)
+        .is_some_and(|c| c.status == "False" && theirs.contains(&c.reason.as_str()))
+}
+
+/// True if the controller found that a pod which was on a node has no object any more.
+pub fn lost_its_pod(conditions: &[VirtualMachineInstanceCondition]) -> bool {
+    find(conditions, values::virtual_machine_instance_condition_type::READY)
+        .is_some_and(|c| c.status == "False" && c.reason == names::reason::POD_NOT_EXISTS)
+}
+
 pub fn remove_vmi(conditions: &mut Vec<VirtualMachineInstanceCondition>, type_: &str) {
     conditions.retain(|c| c.type_ != type_);
 }

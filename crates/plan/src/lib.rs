@@ -2,16 +2,21 @@
 //!
 //! Pure: no client, no clock (the caller passes the time), no randomness. Everything here is tested from plain objects.
 
+pub mod auto_limits;
 pub mod cluster_defaults;
 pub mod conditions;
+pub mod consumer;
 mod container_disks;
 mod credentials;
-pub mod disks;
-pub mod enlightenments;
+pub mod defaults;
 pub mod identity;
+pub mod installation;
 pub mod kept_state;
+mod log_filters;
+pub mod migration;
 pub mod network;
 pub mod pod;
+pub mod presets;
 mod probes;
 pub mod replicaset;
 mod resources;

@@ -1,8 +1,6 @@
-//! Networks of an instance: the one it gets without asking, and the names that secondary ones have in its pod.
+//! Networks of an instance: the names that secondary ones have in its pod.
 
-use ferrovirt_api::v1::{
-    Interface, InterfaceMasquerade, Network, PodNetwork, VirtualMachineInstance, VirtualMachineInstanceSpec,
-};
+use ferrovirt_api::v1::{Network, VirtualMachineInstance};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -42,20 +40,6 @@ pub fn annotation(vmi: &VirtualMachineInstance) -> Option<String> {
         wanted.push(entry);
     }
     (!wanted.is_empty()).then(|| Value::Array(wanted).to_string())
-}
-
-/// Puts an instance that names no network on the pod network, behind its pod's address.
-pub fn add_default(spec: &mut VirtualMachineInstanceSpec) {
-    let devices = &mut spec.domain.devices;
-    if devices.autoattach_pod_interface == Some(false) || !devices.interfaces.is_empty() || !spec.networks.is_empty() {
-        return;
-    }
-    devices.interfaces.push(Interface {
-        name: "default".into(),
-        masquerade: Some(InterfaceMasquerade {}),
-        ..Default::default()
-    });
-    spec.networks.push(Network { name: "default".into(), pod: Some(PodNetwork::default()), ..Default::default() });
 }
 
 #[cfg(test)]

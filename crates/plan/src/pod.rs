@@ -1,30 +1,39 @@
-//! The launcher pod of an instance.
+//! The launcher pod of an instance, as upstream's virt-controller makes it where nothing speaks against it.
+
+pub mod console_log;
+mod logging;
+mod metadata;
+mod nodes;
+mod volumes;
 
 use std::collections::BTreeMap;
 
 use ferrovirt_api::{
     names,
-    v1::{VirtualMachineInstance, Volume as VmVolume},
+    v1::{SupportContainerResources, VirtualMachineInstance},
 };
 use k8s_openapi::{
     api::core::v1::{
-        Capabilities, ConfigMapProjection, ConfigMapVolumeSource, Container, DownwardAPIProjection,
-        DownwardAPIVolumeFile, DownwardAPIVolumeSource, EmptyDirVolumeSource, EnvVar, HostPathVolumeSource,
-        ImageVolumeSource, LocalObjectReference, ObjectFieldSelector, PersistentVolumeClaimVolumeSource, Pod,
-        PodSecurityContext, PodSpec, ProjectedVolumeSource, SeccompProfile, SecretVolumeSource, SecurityContext,
-        ServiceAccountTokenProjection, Sysctl, Volume, VolumeDevice, VolumeMount, VolumeProjection,
+        Capabilities, Container, ContainerPort, EnvVar, LocalObjectReference, Pod, PodReadinessGate, PodResourceClaim,
+        PodSecurityContext, PodSpec, SELinuxOptions, SeccompProfile, SecurityContext, Sysctl,
     },
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+    apimachinery::pkg::api::resource::Quantity,
 };
+
+pub use metadata::{instance_id, name};
+pub use nodes::unmet;
 
 pub use crate::resources::{memory_overhead, virtual_cpus};
 
 /// User and group of everything in a launcher pod, as KubeVirt's, so that volumes move both ways.
 pub const RUNTIME_USER: i64 = 107;
-/// What the launcher gets on top of the guest's own grace period to tidy up.
-const GRACE_SLACK_SECONDS: i64 = 15;
-/// Where programs look for the pod's account.
-const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// What the launcher gets on top of the guest's own grace period to tidy up, as upstream's.
+const GRACE_SLACK_SECONDS: i64 = 30;
+/// The program of every container of the pod, and what it has for itself.
+const LAUNCHER: &str = "/usr/bin/ferrovirt-launcher";
+const PRIVATE: &str = "/var/run/kubevirt-private";
+/// The pod's condition without which it is not ready: its guest is not paused.
+pub const UNPAUSED: &str = "kubevirt.io/virtual-machine-unpaused";
 pub const DEFAULT_GRACE_SECONDS: i64 = 30;
 
 /// What the cluster's configuration says about pods.
@@ -35,10 +44,39 @@ pub struct Config {
     /// True if some node offers the hypervisor's device. If none does, pods ask for it only if emulation is not allowed.
     pub device_available: bool,
     pub allow_emulation: bool,
+    /// What the instance's pod asks of a node and no node has, in words: see [`unmet`].
+    pub unmet: Vec<String>,
     /// Why no node runs a hypervisor, by its name; those that some node runs are not in it.
     pub not_offered: BTreeMap<String, String>,
     /// How many virtual CPUs share a physical one.
     pub cpu_allocation_ratio: i64,
+    /// CPU of a machine that asks for none, in place of what follows from the ratio.
+    pub cpu_request: Option<Quantity>,
+    /// How much memory of guests is promised for a hundred.
+    pub memory_overcommit: i64,
+    /// Times what the processes around a guest need.
+    pub overhead_ratio: Option<f64>,
+    /// The instance's namespace wants limits: of CPU, and of memory so many times what is asked for.
+    pub auto_cpu_limit: bool,
+    pub auto_memory_limit: Option<f64>,
+    /// Of containers beside the launcher's.
+    pub support_containers: Vec<SupportContainerResources>,
+    /// What every node of a VM must have.
+    pub node_selectors: BTreeMap<String, String>,
+    /// Nodes must say that they have what a guest asks for of Hyper-V.
+    pub hyperv_strict: bool,
+    pub runtime_class: Option<String>,
+    /// The administrator's own filter of system calls, in place of the container runtime's.
+    pub seccomp: Option<SeccompProfile>,
+    pub selinux_type: Option<String>,
+    /// How much launchers say.
+    pub log_verbosity: u64,
+    /// Of the launcher's image.
+    pub pull_secrets: Vec<String>,
+    /// Consoles are kept in a log only for those who ask for it.
+    pub console_log_disabled: bool,
+    /// Which devices may come by resource claims.
+    pub claimed: Claimed,
     /// The feature gate `HostDisk` is open.
     pub host_disks: bool,
     /// Claims of the instance that are block devices.
@@ -49,6 +87,14 @@ pub struct Config {
     pub vsock_cid: Option<u32>,
     /// The components' image, if the cluster has no image volumes: see `container_disks`.
     pub copy_images_with: Option<String>,
+}
+
+/// Feature gates of devices that come by resource claims.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claimed {
+    pub gpus: bool,
+    pub host_devices: bool,
+    pub networks: bool,
 }
 
 impl Config {
@@ -65,8 +111,24 @@ impl Default for Config {
             image_pull_policy: "IfNotPresent".into(),
             device_available: false,
             allow_emulation: true,
+            unmet: vec![],
             not_offered: BTreeMap::new(),
             cpu_allocation_ratio: 10,
+            cpu_request: None,
+            memory_overcommit: 100,
+            overhead_ratio: None,
+            auto_cpu_limit: false,
+            auto_memory_limit: None,
+            support_containers: vec![],
+            node_selectors: BTreeMap::new(),
+            hyperv_strict: false,
+            runtime_class: None,
+            seccomp: None,
+            selinux_type: None,
+            log_verbosity: logging::VERBOSITY,
+            pull_secrets: vec![],
+            console_log_disabled: false,
+            claimed: Claimed { gpus: true, host_devices: true, networks: false },
             host_disks: false,
             block_claims: Default::default(),
             state_claim: None,
@@ -76,81 +138,53 @@ impl Default for Config {
     }
 }
 
-/// How the name of a pod ends that has root on its node. A cluster's admission policy for `exec` sees nothing of a pod but its name.
-const PRIVILEGED_SUFFIX: &str = "-root";
-
-/// The pod's name. It follows from the instance, so that creating it twice creates one.
-pub fn name(vmi: &VirtualMachineInstance) -> String {
-    let uid = vmi.metadata.uid.as_deref().unwrap_or_default();
-    let mut state: u32 = 0x811c_9dc5;
-    for byte in uid.bytes() {
-        state = (state ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-    }
-    const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-    let mut suffix = String::new();
-    for _ in 0..5 {
-        suffix.push(ALPHABET[(state % ALPHABET.len() as u32) as usize] as char);
-        state /= ALPHABET.len() as u32;
-    }
-    let name = vmi.metadata.name.as_deref().unwrap_or_default();
-    let privileged = if is_privileged(vmi) { PRIVILEGED_SUFFIX } else { "" };
-    // A name has at most 253 characters, and "virt-launcher-" and the suffix need 20 of them.
-    let longest = 233 - privileged.len();
-    let name = name.get(..name.len().min(longest)).unwrap_or(name).trim_end_matches(['-', '.']);
-    format!("virt-launcher-{name}-{suffix}{privileged}")
-}
-
 pub fn render(vmi: &VirtualMachineInstance, config: &Config) -> Pod {
     let spec = &vmi.spec;
     let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
-    let (mut volumes, mut mounts) = volumes(vmi);
+    let (mut volumes, mut mounts) = volumes::volumes(vmi);
     crate::kept_state::add(vmi, config.state_claim.as_deref(), &mut volumes, &mut mounts);
     let privileged = is_privileged(vmi);
     // Not for a driver that runs as root, for whom no file of the node is closed. Admission says so to the VM's owner.
     if config.host_disks && !privileged {
-        vmi.spec.volumes.iter().for_each(|volume| add_host_disk(volume, &mut volumes, &mut mounts));
+        vmi.spec.volumes.iter().for_each(|volume| volumes::add_host_disk(volume, &mut volumes, &mut mounts));
     }
-    let account = spec.volumes.iter().find_map(|volume| some(&volume.service_account.as_ref()?.service_account_name));
-    let pull_secrets =
-        spec.volumes.iter().filter_map(|volume| some(&volume.container_disk.as_ref()?.image_pull_secret));
-    let pull_secrets: Vec<_> = pull_secrets.map(|name| LocalObjectReference { name }).collect();
-    let devices = block_devices(&volumes, &mut mounts, config);
-    let mut node_selector = spec.node_selector.clone();
-    node_selector.insert(names::NODE_SCHEDULABLE.into(), "true".into());
-    node_selector.insert(format!("{}{}", names::HYPERVISOR_LABEL, hypervisor(vmi)), "true".into());
-    if crate::resources::pins_cpus(vmi) {
-        node_selector.insert(names::CPU_MANAGER.into(), "true".into());
-    }
+    let devices = volumes::block_devices(&volumes, &mut mounts, config);
+    let ports = ports(vmi);
+    let hypervisor_name = Some(hypervisor(vmi).to_owned());
+    let mut env = vec![EnvVar { name: "FERROVIRT_HYPERVISOR".into(), value: hypervisor_name, ..Default::default() }];
+    env.extend(logging::env(vmi, config));
     let mut pod_spec = PodSpec {
         restart_policy: Some("Never".into()),
-        termination_grace_period_seconds: Some(grace + GRACE_SLACK_SECONDS),
-        automount_service_account_token: Some(false),
+        termination_grace_period_seconds: Some(grace.saturating_add(GRACE_SLACK_SECONDS)),
+        // A volume that shows the account to the guest has its token by itself.
+        automount_service_account_token: Some(metadata::is_in_mesh(vmi)),
         enable_service_links: Some(false),
-        hostname: Some(hostname(vmi)),
+        hostname: Some(metadata::hostname(vmi)),
         subdomain: some(&spec.subdomain),
-        node_selector: Some(node_selector),
-        affinity: spec.affinity.clone(),
+        node_selector: Some(nodes::selector(vmi, config)),
+        affinity: nodes::affinity(vmi),
         tolerations: some_vec(&spec.tolerations),
         topology_spread_constraints: some_vec(&spec.topology_spread_constraints),
         priority_class_name: some(&spec.priority_class_name),
         scheduler_name: some(&spec.scheduler_name),
+        runtime_class_name: config.runtime_class.clone(),
         dns_policy: some(&spec.dns_policy),
         dns_config: spec.dns_config.clone(),
-        security_context: Some(pod_security(privileged)),
-        service_account_name: account,
-        image_pull_secrets: some_vec(&pull_secrets),
+        readiness_gates: Some(vec![PodReadinessGate { condition_type: UNPAUSED.into() }]),
+        security_context: Some(pod_security(privileged, config)),
+        service_account_name: account(vmi),
+        image_pull_secrets: some_vec(&pull_secrets(vmi, config)),
+        resource_claims: some_vec(&resource_claims(vmi)),
         volumes: Some(volumes),
+        // What others add to a pod, they add to its first container.
         containers: vec![Container {
             name: names::COMPUTE_CONTAINER.into(),
             image: Some(launcher_image(&config.launcher_image, hypervisor(vmi))),
             image_pull_policy: Some(config.image_pull_policy.clone()),
-            command: Some(vec!["/usr/bin/ferrovirt-launcher".into()]),
+            command: Some(vec![LAUNCHER.into()]),
             args: Some(vec!["run".into(), "--socket-dir".into(), "/var/run/kubevirt/sockets".into()]),
-            env: Some(vec![EnvVar {
-                name: "FERROVIRT_HYPERVISOR".into(),
-                value: Some(hypervisor(vmi).into()),
-                ..Default::default()
-            }]),
+            env: Some(env),
+            ports: some_vec(&ports),
             resources: Some(crate::resources::resources(vmi, config)),
             security_context: Some(container_security(vmi, privileged)),
             volume_mounts: Some(mounts),
@@ -165,7 +199,55 @@ pub fn render(vmi: &VirtualMachineInstance, config: &Config) -> Pod {
     if let Some(tool) = config.copy_images_with.as_ref().filter(|_| !privileged) {
         crate::container_disks::copy_images(&mut pod_spec, tool);
     }
-    Pod { metadata: metadata(vmi), spec: Some(pod_spec), status: None }
+    crate::log_filters::add(vmi, &mut pod_spec);
+    // Before those that copy and end: it is there from the first.
+    if let Some(container) = console_log::container(vmi, config) {
+        pod_spec.init_containers.get_or_insert_default().insert(0, container);
+    }
+    Pod { metadata: metadata::metadata(vmi, config), spec: Some(pod_spec), status: None }
+}
+
+/// The account of the pod: the instance's own, else the one that it shows to its guest.
+fn account(vmi: &VirtualMachineInstance) -> Option<String> {
+    let shown =
+        || vmi.spec.volumes.iter().find_map(|volume| some(&volume.service_account.as_ref()?.service_account_name));
+    some(&vmi.spec.service_account_name).or_else(shown)
+}
+
+/// Each secret once: those of images that the instance names, then those of our own.
+fn pull_secrets(vmi: &VirtualMachineInstance, config: &Config) -> Vec<LocalObjectReference> {
+    let spec = &vmi.spec;
+    let disks = spec.volumes.iter().filter_map(|volume| some(&volume.container_disk.as_ref()?.image_pull_secret));
+    let firmware = spec.domain.firmware.as_ref().and_then(|firmware| firmware.kernel_boot.as_ref());
+    let kernel = firmware.and_then(|boot| some(&boot.container.as_ref()?.image_pull_secret));
+    let mut secrets: Vec<LocalObjectReference> = vec![];
+    for name in disks.chain(kernel).chain(config.pull_secrets.iter().cloned()) {
+        if secrets.iter().all(|known| known.name != name) {
+            secrets.push(LocalObjectReference { name });
+        }
+    }
+    secrets
+}
+
+/// The ports that interfaces list. Services know them by these names.
+fn ports(vmi: &VirtualMachineInstance) -> Vec<ContainerPort> {
+    let ports = vmi.spec.domain.devices.interfaces.iter().flat_map(|interface| &interface.ports);
+    let ports = ports.map(|port| ContainerPort {
+        name: some(&port.name),
+        protocol: some(&port.protocol).or_else(|| Some("TCP".into())),
+        container_port: port.port,
+        ..Default::default()
+    });
+    ports.collect()
+}
+
+fn resource_claims(vmi: &VirtualMachineInstance) -> Vec<PodResourceClaim> {
+    let claims = vmi.spec.resource_claims.iter().map(|claim| PodResourceClaim {
+        name: claim.name.clone(),
+        resource_claim_name: claim.resource_claim_name.clone(),
+        resource_claim_template_name: claim.resource_claim_template_name.clone(),
+    });
+    claims.collect()
 }
 
 pub fn hypervisor(vmi: &VirtualMachineInstance) -> &str {
@@ -188,20 +270,34 @@ pub fn launcher_image(common: &str, hypervisor: &str) -> String {
     format!("{path}{slash}{name}{suffix}{version}")
 }
 
-fn pod_security(privileged: bool) -> PodSecurityContext {
+fn pod_security(privileged: bool, config: &Config) -> PodSecurityContext {
+    let se_linux_options =
+        config.selinux_type.clone().map(|type_| SELinuxOptions { type_: Some(type_), ..Default::default() });
     // The launcher answers DHCP for its guest, and ports below 1024 would need a capability otherwise.
     let sysctls = Some(vec![Sysctl { name: "net.ipv4.ip_unprivileged_port_start".into(), value: "0".into() }]);
     if privileged {
         // No group of its own for volumes: their files have the guest's owners.
-        return PodSecurityContext { run_as_user: Some(0), run_as_group: Some(0), sysctls, ..Default::default() };
+        return PodSecurityContext {
+            run_as_user: Some(0),
+            run_as_group: Some(0),
+            sysctls,
+            se_linux_options,
+            ..Default::default()
+        };
     }
     PodSecurityContext {
         run_as_user: Some(RUNTIME_USER),
         run_as_group: Some(RUNTIME_USER),
         run_as_non_root: Some(true),
         fs_group: Some(RUNTIME_USER),
-        seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".into(), ..Default::default() }),
+        seccomp_profile: Some(
+            config
+                .seccomp
+                .clone()
+                .unwrap_or_else(|| SeccompProfile { type_: "RuntimeDefault".into(), ..Default::default() }),
+        ),
         sysctls,
+        se_linux_options,
         ..Default::default()
     }
 }
@@ -228,238 +324,6 @@ fn container_security(vmi: &VirtualMachineInstance, privileged: bool) -> Securit
         run_as_non_root: Some(true),
         ..Default::default()
     }
-}
-
-/// Annotations of an instance that would say something else on its pod, which is ours and not its owner's: who made it, on which networks it
-/// is, and how container runtimes confine it. What its owner may choose of that is in the instance's spec.
-const NOT_COPIED: [&str; 10] = [
-    "kubectl.kubernetes.io/last-applied-configuration",
-    "ferrovirt.io/",
-    crate::network::NETWORKS_ANNOTATION,
-    "container.apparmor.security.beta.kubernetes.io/",
-    "container.seccomp.security.alpha.kubernetes.io/",
-    "seccomp.security.alpha.kubernetes.io/",
-    "io.kubernetes.cri",
-    "io.containerd.",
-    "io.katacontainers.",
-    "run.oci.",
-];
-
-fn metadata(vmi: &VirtualMachineInstance) -> ObjectMeta {
-    let uid = vmi.metadata.uid.clone().unwrap_or_default();
-    let vmi_name = vmi.metadata.name.clone().unwrap_or_default();
-    let mut labels = vmi.metadata.labels.clone().unwrap_or_default();
-    labels.remove(names::NODE_NAME_LABEL);
-    labels.insert(names::APP_LABEL.into(), names::LAUNCHER_APP.into());
-    labels.insert(names::CREATED_BY_LABEL.into(), uid.clone());
-    // What Services of `expose` select by. A label holds 63 characters; longer names have no Service of their own.
-    if vmi_name.len() <= 63 {
-        labels.insert(names::VIRTUAL_MACHINE_INSTANCE_ID_LABEL.into(), vmi_name.clone());
-    }
-    if vmi_name.len() <= 63 {
-        labels.insert(names::DEPRECATED_VIRTUAL_MACHINE_NAME_LABEL.into(), vmi_name.clone());
-    }
-    let mut annotations = vmi.metadata.annotations.clone().unwrap_or_default();
-    annotations.retain(|name, _| !NOT_COPIED.iter().any(|prefix| name.starts_with(prefix)));
-    // Its networks are those of the spec, each of which was judged by what its writer may use.
-    annotations.retain(|name, _| !crate::network::ASKING_ANNOTATIONS.contains(&name.as_str()));
-    annotations.insert(names::DOMAIN_ANNOTATION.into(), vmi_name.clone());
-    if let Some(networks) = crate::network::annotation(vmi) {
-        annotations.insert(crate::network::NETWORKS_ANNOTATION.into(), networks);
-    }
-    annotations.insert("kubectl.kubernetes.io/default-container".into(), names::COMPUTE_CONTAINER.into());
-    ObjectMeta {
-        name: Some(name(vmi)),
-        namespace: vmi.metadata.namespace.clone(),
-        labels: Some(labels),
-        annotations: Some(annotations),
-        owner_references: Some(vec![OwnerReference {
-            api_version: "kubevirt.io/v1".into(),
-            kind: "VirtualMachineInstance".into(),
-            name: vmi_name,
-            uid,
-            controller: Some(true),
-            block_owner_deletion: Some(true),
-        }]),
-        ..Default::default()
-    }
-}
-
-fn hostname(vmi: &VirtualMachineInstance) -> String {
-    let name = match vmi.spec.hostname.as_str() {
-        "" => vmi.metadata.name.as_deref().unwrap_or_default(),
-        name => name,
-    };
-    // A host name is one label of at most 63 characters.
-    let label = name.split('.').next().unwrap_or_default();
-    label.get(..label.len().min(63)).unwrap_or(label).trim_end_matches('-').into()
-}
-
-/// The directories every launcher has, then those of the instance's own volumes.
-fn volumes(vmi: &VirtualMachineInstance) -> (Vec<Volume>, Vec<VolumeMount>) {
-    let mut volumes = vec![];
-    let mut mounts = vec![];
-    for (name, path) in [
-        ("private", "/var/run/kubevirt-private"),
-        ("sockets", "/var/run/kubevirt/sockets"),
-        ("ephemeral-disks", "/var/run/kubevirt-ephemeral-disks"),
-        ("libvirt-runtime", "/var/run/libvirt"),
-    ] {
-        volumes.push(Volume {
-            name: name.into(),
-            empty_dir: Some(EmptyDirVolumeSource::default()),
-            ..Default::default()
-        });
-        mounts.push(VolumeMount { name: name.into(), mount_path: path.into(), ..Default::default() });
-    }
-    for volume in &vmi.spec.volumes {
-        add_volume(volume, &mut volumes, &mut mounts);
-    }
-    let firmware = vmi.spec.domain.firmware.as_ref();
-    if let Some(container) = firmware.and_then(|f| f.kernel_boot.as_ref()?.container.as_ref()) {
-        let name = "kernel-boot";
-        let (reference, pull_policy) = (Some(container.image.clone()), some(&container.image_pull_policy));
-        let image = ImageVolumeSource { reference, pull_policy };
-        volumes.push(Volume { name: name.into(), image: Some(image), ..Default::default() });
-        let mount_path = format!("/var/run/kubevirt/container-disks/{name}");
-        mounts.push(VolumeMount { name: name.into(), mount_path, read_only: Some(true), ..Default::default() });
-    }
-    if !vmi.spec.domain.devices.filesystems.is_empty() {
-        // Where the daemons of shared file systems listen, as upstream.
-        let (name, mount_path) =
-            ("virtiofs-containers".to_owned(), ferrovirt_machine::convert::filesystems::SOCKETS.to_owned());
-        mounts.push(VolumeMount { name: name.clone(), mount_path, ..Default::default() });
-        volumes.push(Volume { name, empty_dir: Some(EmptyDirVolumeSource::default()), ..Default::default() });
-    }
-    crate::credentials::add(vmi, &mut volumes, &mut mounts);
-    crate::resources::add_huge_pages(vmi, &mut volumes, &mut mounts);
-    (volumes, mounts)
-}
-
-/// Turns the mounts of claims that are block devices into devices.
-fn block_devices(volumes: &[Volume], mounts: &mut Vec<VolumeMount>, config: &Config) -> Vec<VolumeDevice> {
-    let block = volumes.iter().filter(|volume| {
-        volume.persistent_volume_claim.as_ref().is_some_and(|claim| config.block_claims.contains(&claim.claim_name))
-    });
-    let devices: Vec<VolumeDevice> = block
-        .map(|volume| VolumeDevice { name: volume.name.clone(), device_path: format!("/dev/{}", volume.name) })
-        .collect();
-    mounts.retain(|mount| devices.iter().all(|device| device.name != mount.name));
-    devices
-}
-
-fn add_volume(volume: &VmVolume, volumes: &mut Vec<Volume>, mounts: &mut Vec<VolumeMount>) {
-    let name = &volume.name;
-    let mut add = |source: Volume, path: String, read_only: bool| {
-        mounts.push(VolumeMount {
-            name: source.name.clone(),
-            mount_path: path,
-            read_only: read_only.then_some(true),
-            ..Default::default()
-        });
-        volumes.push(source);
-    };
-    let named = |name: &str| Volume { name: name.into(), ..Default::default() };
-    if let Some(disk) = &volume.container_disk {
-        let image =
-            ImageVolumeSource { reference: Some(disk.image.clone()), pull_policy: some(&disk.image_pull_policy) };
-        let path = format!("/var/run/kubevirt/container-disks/{name}");
-        add(Volume { image: Some(image), ..named(&format!("container-disk-{name}")) }, path, true);
-    }
-    let claim = volume.persistent_volume_claim.as_ref().map(|c| (c.claim_name.clone(), c.read_only));
-    let claim = claim
-        .or_else(|| volume.data_volume.as_ref().map(|d| (d.name.clone(), false)))
-        .or_else(|| Some((volume.ephemeral.as_ref()?.persistent_volume_claim.as_ref()?.claim_name.clone(), true)));
-    if let Some((claim_name, read_only)) = claim {
-        let source = PersistentVolumeClaimVolumeSource { claim_name, read_only: read_only.then_some(true) };
-        let path = format!("/var/run/kubevirt-private/vmi-disks/{name}");
-        add(Volume { persistent_volume_claim: Some(source), ..named(name) }, path, read_only);
-    }
-    let secrets = [
-        (name.clone(), volume.secret.as_ref().map(|s| s.secret_name.clone())),
-        (name.clone(), volume.cloud_init_no_cloud.as_ref().and_then(|c| Some(c.secret_ref.as_ref()?.name.clone()))),
-        (name.clone(), volume.cloud_init_config_drive.as_ref().and_then(|c| Some(c.secret_ref.as_ref()?.name.clone()))),
-        (
-            format!("{name}-net"),
-            volume.cloud_init_no_cloud.as_ref().and_then(|c| Some(c.network_data_secret_ref.as_ref()?.name.clone())),
-        ),
-        (
-            format!("{name}-net"),
-            volume
-                .cloud_init_config_drive
-                .as_ref()
-                .and_then(|c| Some(c.network_data_secret_ref.as_ref()?.name.clone())),
-        ),
-    ];
-    for (volume_name, secret) in secrets {
-        if let Some(secret) = secret {
-            let source = SecretVolumeSource { secret_name: Some(secret), ..Default::default() };
-            let path = format!("/var/run/kubevirt-private/secret/{volume_name}");
-            add(Volume { secret: Some(source), ..named(&volume_name) }, path, true);
-        }
-    }
-    if let Some(map) = &volume.config_map {
-        let source = ConfigMapVolumeSource { name: map.name.clone(), optional: map.optional, ..Default::default() };
-        let path = format!("/var/run/kubevirt-private/config-map/{name}");
-        add(Volume { config_map: Some(source), ..named(name) }, path, true);
-    }
-    if let Some(sysprep) = &volume.sysprep {
-        let secret = sysprep
-            .secret
-            .as_ref()
-            .map(|secret| SecretVolumeSource { secret_name: Some(secret.name.clone()), ..Default::default() });
-        let config_map = sysprep.config_map.as_ref().filter(|_| secret.is_none());
-        let config_map = config_map.map(|map| ConfigMapVolumeSource { name: map.name.clone(), ..Default::default() });
-        let path = format!("/var/run/kubevirt-private/sysprep/{name}");
-        add(Volume { secret, config_map, ..named(name) }, path, true);
-    }
-    if let Some(source) = &volume.downward_api {
-        let source = DownwardAPIVolumeSource { items: Some(source.fields.clone()), ..Default::default() };
-        let path = format!("/var/run/kubevirt-private/downwardapi/{name}");
-        add(Volume { downward_api: Some(source), ..named(name) }, path, true);
-    }
-    if volume.service_account.is_some() {
-        add(Volume { projected: Some(service_account()), ..named(name) }, SERVICE_ACCOUNT.into(), true);
-    }
-}
-
-/// What a kubelet would mount by itself. Pods of VMs get it only for a volume that asks for it.
-fn service_account() -> ProjectedVolumeSource {
-    const TOKEN_SECONDS: i64 = 3607;
-    let token = ServiceAccountTokenProjection {
-        path: "token".into(),
-        expiration_seconds: Some(TOKEN_SECONDS),
-        ..Default::default()
-    };
-    let authority = ConfigMapProjection { name: "kube-root-ca.crt".into(), optional: Some(true), ..Default::default() };
-    let namespace = DownwardAPIVolumeFile {
-        path: "namespace".into(),
-        field_ref: Some(ObjectFieldSelector { field_path: "metadata.namespace".into(), ..Default::default() }),
-        ..Default::default()
-    };
-    let namespace = DownwardAPIProjection { items: Some(vec![namespace]) };
-    ProjectedVolumeSource {
-        sources: Some(vec![
-            VolumeProjection { service_account_token: Some(token), ..Default::default() },
-            VolumeProjection { config_map: Some(authority), ..Default::default() },
-            VolumeProjection { downward_api: Some(namespace), ..Default::default() },
-        ]),
-        ..Default::default()
-    }
-}
-
-/// The directory of the host in which the disk is, for those whom the cluster's configuration lets have it.
-fn add_host_disk(volume: &VmVolume, volumes: &mut Vec<Volume>, mounts: &mut Vec<VolumeMount>) {
-    let Some(disk) = &volume.host_disk else { return };
-    let directory = disk.path.rsplit_once('/').map_or("/", |(directory, _)| directory);
-    let kind = if disk.type_ == "DiskOrCreate" { "DirectoryOrCreate" } else { "Directory" };
-    let source = HostPathVolumeSource { path: directory.into(), type_: Some(kind.into()) };
-    volumes.push(Volume { name: volume.name.clone(), host_path: Some(source), ..Default::default() });
-    mounts.push(VolumeMount {
-        name: volume.name.clone(),
-        mount_path: format!("/var/run/kubevirt-private/vmi-disks/{}", volume.name),
-        ..Default::default()
-    });
 }
 
 fn some(text: &str) -> Option<String> {
@@ -495,7 +359,84 @@ mod tests {
         });
         let annotations = render(&vmi(evil, json!({ "domain": {} })), &Config::default()).metadata.annotations.unwrap();
         let names: Vec<&str> = annotations.keys().map(String::as_str).collect();
-        assert_eq!(names, ["example.com/mine", "kubectl.kubernetes.io/default-container", names::DOMAIN_ANNOTATION]);
+        assert_eq!(
+            names,
+            [
+                "descheduler.alpha.kubernetes.io/request-evict-only",
+                "example.com/mine",
+                "kubectl.kubernetes.io/default-container",
+                names::DOMAIN_ANNOTATION,
+                names::MEMORY_OVERHEAD_ANNOTATION_BYTES,
+                names::MIGRATION_TRANSPORT_UNIX_ANNOTATION,
+            ]
+        );
+    }
+
+    fn rendered(spec: Value, config: &Config) -> PodSpec {
+        render(&vmi(json!({}), spec), config).spec.unwrap()
+    }
+
+    #[test]
+    fn ports_of_interfaces_have_their_names_on_the_pod() {
+        let interfaces = json!([
+            { "name": "a", "masquerade": {}, "ports": [{ "name": "http", "port": 80 }, { "protocol": "UDP", "port": 80 }] },
+            { "name": "b", "bridge": {}, "ports": [{ "name": "other-http", "port": 80 }] },
+        ]);
+        let spec = rendered(json!({ "domain": { "devices": { "interfaces": interfaces } } }), &Config::default());
+        assert_eq!(
+            serde_json::to_value(&spec.containers[0].ports).unwrap(),
+            json!([
+                { "name": "http", "containerPort": 80, "protocol": "TCP" },
+                { "containerPort": 80, "protocol": "UDP" },
+                { "name": "other-http", "containerPort": 80, "protocol": "TCP" },
+            ])
+        );
+        assert!(rendered(json!({ "domain": {} }), &Config::default()).containers[0].ports.is_none());
+        assert_eq!(spec.readiness_gates.unwrap()[0].condition_type, UNPAUSED);
+    }
+
+    #[test]
+    fn the_account_is_the_instances_or_the_one_that_its_guest_sees() {
+        let volume = json!([{ "name": "v", "serviceAccount": { "serviceAccountName": "shown" } }]);
+        for (spec, expected) in [
+            (json!({ "domain": {} }), None),
+            (json!({ "domain": {}, "serviceAccountName": "own" }), Some("own")),
+            (json!({ "domain": {}, "volumes": volume }), Some("shown")),
+            (json!({ "domain": {}, "volumes": volume, "serviceAccountName": "own" }), Some("own")),
+        ] {
+            let pod = rendered(spec.clone(), &Config::default());
+            assert_eq!(pod.service_account_name.as_deref(), expected, "{spec}");
+            // No token but for a volume that shows it, which brings its own.
+            assert_eq!(pod.automount_service_account_token, Some(false), "{spec}");
+        }
+    }
+
+    #[test]
+    fn what_the_cluster_says_of_pods_is_on_them() {
+        let config = Config {
+            runtime_class: Some("fast".into()),
+            pull_secrets: vec!["ours".into(), "theirs".into()],
+            selinux_type: Some("spc_t".into()),
+            seccomp: Some(SeccompProfile {
+                type_: "Localhost".into(),
+                localhost_profile: Some("kubevirt/k.json".into()),
+            }),
+            ..Config::default()
+        };
+        let boot = json!({ "kernelBoot": { "container": { "image": "k", "imagePullSecret": "kernel" } } });
+        let disk = |name: &str| json!({ "name": name, "containerDisk": { "image": "i", "imagePullSecret": "theirs" } });
+        let spec = json!({ "domain": { "firmware": boot }, "volumes": [disk("a"), disk("b")] });
+        let pod = rendered(spec, &config);
+        let secrets: Vec<_> = pod.image_pull_secrets.unwrap().into_iter().map(|secret| secret.name).collect();
+        assert_eq!(secrets, ["theirs", "kernel", "ours"]);
+        assert_eq!(pod.runtime_class_name.as_deref(), Some("fast"));
+        let security = pod.security_context.unwrap();
+        assert_eq!(security.se_linux_options.unwrap().type_.as_deref(), Some("spc_t"));
+        assert_eq!(security.seccomp_profile.unwrap().type_, "Localhost");
+        let plain = rendered(json!({ "domain": {} }), &Config::default());
+        assert!(plain.runtime_class_name.is_none() && plain.image_pull_secrets.is_none());
+        assert_eq!(plain.termination_grace_period_seconds, Some(60));
+        assert_eq!(plain.init_containers.unwrap()[0].name, console_log::CONTAINER);
     }
 
     #[test]

@@ -6,15 +6,18 @@
 //!     ├─ ours, labels no longer fit       released
 //!     ├─ nobody's, labels fit             adopted
 //!     └─ ours ─┬─ active                  counted: too few -> create, too many -> delete the least useful
-//!              └─ ended                   deleted; its place is filled again, with back-off after failures
+//!              └─ ended, or its pod goes  deleted; its place is filled again, with back-off after failures
 //! ```
 
 use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
 
-use ferrovirt_api::v1::{
-    VirtualMachineInstance, VirtualMachineInstanceReplicaSet, VirtualMachineInstanceReplicaSetCondition,
-    VirtualMachineInstanceReplicaSetStatus,
-    values::{virtual_machine_instance_condition_type as condition, virtual_machine_instance_phase as phase},
+use ferrovirt_api::{
+    names,
+    v1::{
+        VirtualMachineInstance, VirtualMachineInstanceReplicaSet, VirtualMachineInstanceReplicaSetCondition,
+        VirtualMachineInstanceReplicaSetStatus,
+        values::{virtual_machine_instance_condition_type as condition, virtual_machine_instance_phase as phase},
+    },
 };
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{OwnerReference, Time},
@@ -59,7 +62,7 @@ pub enum Action {
     Create(Box<VirtualMachineInstance>),
     Delete { name: String, uid: String, finished: bool },
     Adopt { name: String, uid: String, owner: OwnerReference },
-    Release { name: String, uid: String },
+    Release { name: String, uid: String, owner: String },
 }
 
 impl BackOff {
@@ -98,7 +101,7 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
         match controller_of(vmi) {
             Some(owner) if Some(&owner.uid) == set.metadata.uid.as_ref() && fits => claimed.push(vmi),
             Some(owner) if Some(&owner.uid) == set.metadata.uid.as_ref() && !deleting => {
-                plan.actions.push(Action::Release { name: name(vmi), uid: uid(vmi) });
+                plan.actions.push(Action::Release { name: name(vmi), uid: uid(vmi), owner: owner.uid.clone() });
             }
             None if fits && !deleting && vmi.metadata.deletion_timestamp.is_none() => {
                 plan.actions.push(Action::Adopt { name: name(vmi), uid: uid(vmi), owner: owner_reference(set) });
@@ -109,10 +112,10 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
     }
     let going = |vmi: &&&VirtualMachineInstance| vmi.metadata.deletion_timestamp.is_none();
     let active: Vec<&VirtualMachineInstance> =
-        claimed.iter().filter(going).filter(|vmi| !is_final(vmi)).copied().collect();
+        claimed.iter().filter(going).filter(|vmi| !is_over(vmi)).copied().collect();
     if !set.spec.paused && !deleting {
         scale(set, &active, back_off.wait(now), &mut plan);
-        for vmi in claimed.iter().filter(going).filter(|vmi| is_final(vmi)).take(BURST) {
+        for vmi in claimed.iter().filter(going).filter(|vmi| is_over(vmi)).take(BURST) {
             plan.actions.push(Action::Delete { name: name(vmi), uid: uid(vmi), finished: true });
         }
     }
@@ -122,6 +125,12 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
     plan.status.label_selector = selector::to_text(chosen);
     note_pause(set, now, &mut plan);
     plan
+}
+
+/// Whether it has ended, or is about to and nothing will keep it: somebody deletes its pod.
+fn is_over(vmi: &VirtualMachineInstance) -> bool {
+    let ready = conditions::find(&vmi.status.conditions, condition::READY);
+    is_final(vmi) || ready.is_some_and(|c| c.status == "False" && c.reason == names::reason::POD_TERMINATING)
 }
 
 /// Sets or removes the condition that says why replicas could not be made or deleted.

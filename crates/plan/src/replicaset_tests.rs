@@ -74,7 +74,11 @@ fn the_number_is_kept() {
     check(&set(1), &three, "delete(newest) delete(new) delete(unready) 1/4");
     check(&set(0), &three[..1], "delete(ready) 1/1");
     check(&set(1), &[instance("a", "Running*", json!({ "going": true }))], "create 0/0");
-    check(&set(1), &[instance("a", "Succeeded", none)], "create clean(a) 0/0");
+    check(&set(1), &[instance("a", "Succeeded", none.clone())], "create clean(a) 0/0");
+    // One whose pod is being deleted is not waited for: that may take its whole grace period.
+    let mut leaving = instance("a", "Running", none);
+    leaving.status.conditions[0].reason = "PodTerminating".into();
+    check(&set(1), &[leaving], "create clean(a) 0/0");
 }
 
 #[test]

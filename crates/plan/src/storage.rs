@@ -34,6 +34,8 @@ pub struct DataVolume {
     pub problem: Option<String>,
     /// It is being deleted, or will be: nothing may begin to use it.
     pub going: bool,
+    /// It is filled, says its condition.
+    pub ready: bool,
 }
 
 /// The VM that volumes are looked at for.
@@ -98,13 +100,13 @@ impl DataVolume {
             let said = ready.map(|condition| text(&condition["message"])).filter(|message| !message.is_empty());
             problem = said.or(problem).or_else(|| Some("it is in the phase Failed".into()));
         }
-        // What an importer waits for: a server that is away, an image that cannot be pulled.
-        let waits = conditions.iter().find(|condition| {
-            condition["type"] == "Running" && matches!(condition["reason"].as_str(), Some("Retrying" | "Pending"))
-        });
+        // What an importer waits for: a node, another import of the same image.
+        let waits =
+            conditions.iter().find(|condition| condition["type"] == "Running" && condition["reason"] == "Pending");
         let detail = waits.map(|condition| text(&condition["message"])).unwrap_or_default();
         let going = is_going(metadata, user);
-        Self { phase: text(&status["phase"]), progress: text(&status["progress"]), detail, problem, going }
+        let ready = conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
+        Self { phase: text(&status["phase"]), progress: text(&status["progress"]), detail, problem, going, ready }
     }
 
     /// True if a guest may have it: it is filled, or is filled once somebody uses it.
@@ -168,6 +170,12 @@ impl Storage {
         waiting
     }
 
+    /// True if something that the spec uses is filled once a pod that uses it has got a node. Nothing may run with it before.
+    pub fn needs_consumer(&self, spec: &VirtualMachineInstanceSpec) -> bool {
+        let mut used = claims_of(spec).filter(|(_, by_data_volume)| *by_data_volume);
+        used.any(|(name, _)| self.data_volumes.get(name).is_some_and(|volume| volume.phase == "WaitForFirstConsumer"))
+    }
+
     /// True if the claim, or the DataVolume that stands for it, is on its way out.
     pub fn is_going(&self, name: &str) -> bool {
         self.claims.get(name).is_some_and(|claim| claim.going) || self.data_volumes.get(name).is_some_and(|dv| dv.going)
@@ -218,9 +226,9 @@ mod tests {
         );
         check(
             json!({ "phase": "ImportInProgress", "conditions": [
-                { "type": "Running", "status": "True", "reason": "Retrying", "message": "cannot connect to h:1" }] }),
+                { "type": "Running", "status": "False", "reason": "Pending", "message": "0/1 nodes" }] }),
             &[],
-            Some(Waiting::Provisioning("DataVolume dv is in the phase ImportInProgress: cannot connect to h:1".into())),
+            Some(Waiting::Provisioning("DataVolume dv is in the phase ImportInProgress: 0/1 nodes".into())),
         );
         check(
             json!({ "phase": "ImportInProgress", "conditions": [

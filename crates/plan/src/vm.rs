@@ -6,7 +6,7 @@
 //!   Halted          –                     delete                             delete
 //!   (a start request that asks for a paused guest turns it into Always; any other is void)
 //!   Manual          start on request      delete on a start or stop request  delete on a stop request
-//!   RerunOnFailure  start on request      failed: delete and start again     delete on a stop request
+//!   RerunOnFailure  start on request      delete; failed: start again        delete on a stop request
 //!   Once            start the first time  –                                  delete on a stop request
 //! ```
 //!
@@ -42,8 +42,12 @@ use crate::{
 /// Delay after the first failed start; it grows with the square of the number of failures, as upstream's does.
 const BACK_OFF_START: i64 = 10;
 const BACK_OFF_MAX: i64 = 300;
-/// Between two looks at what a VM waits for.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Seconds. An instance that ended sooner after it began to run did not come up, as far as its restarts go.
+const SHORT_RUN: i64 = 10;
+/// Reasons of ends that somebody else brought about, and that say nothing about the next start.
+const FROM_OUTSIDE: [&str; 4] = [names::reason::POD_NOT_EXISTS, "NodeGone", "NodeShutdown", "LauncherTerminated"];
+/// Between two looks at what a VM waits for. Watches tell sooner.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
 pub struct Observed<'a> {
     pub vm: &'a VirtualMachine,
@@ -62,6 +66,13 @@ pub struct Plan {
     pub notes: Vec<Note>,
     /// Look again after this time even if nothing changes.
     pub requeue: Option<Duration>,
+}
+
+impl Plan {
+    /// True if an instance is to be made.
+    pub fn creates(&self) -> bool {
+        self.actions.iter().any(|action| matches!(action, Action::Create(_)))
+    }
 }
 
 #[derive(Debug, PartialEq)]
@@ -115,6 +126,11 @@ impl RunStrategy {
             Self::Once => strategy::ONCE,
         }
     }
+
+    /// Whether instances are started without anybody asking for one.
+    fn starts_by_itself(self) -> bool {
+        matches!(self, Self::Always | Self::RerunOnFailure | Self::Once)
+    }
 }
 
 /// The step that the strategy asks for now.
@@ -145,7 +161,7 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
     } else if let Some(orphan) = vmi.filter(|vmi| may_adopt(vmi)) {
         plan.actions.push(Action::Adopt { uid: uid(orphan), owner: owner_reference(vm) });
     } else {
-        note_start_failure(&mut status, vmi, now);
+        plan.requeue = note_start_failure(&mut status, vmi, strategy, now);
         let step = decide(vm, vmi, &status, strategy);
         let lacking = unsupported::fields(vm);
         if lacking.is_empty() {
@@ -190,7 +206,7 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
     }
 
     note_failure(vm, failure.as_ref(), waiting.as_ref(), &mut plan);
-    let shown = vm_status::Shown { observed, vmi, strategy, waiting, failure, creating: creates(&plan) };
+    let shown = vm_status::Shown { observed, vmi, strategy, waiting, failure, creating: plan.creates() };
     if vm_status::fill(&mut status, &shown) {
         plan.actions.push(Action::SetGeneration(vm.metadata.generation.unwrap_or_default()));
     }
@@ -204,10 +220,6 @@ fn start(observed: &Observed<'_>, status: &mut VirtualMachineStatus, plan: &mut 
     status.state_change_requests.retain(|r| r.action != request::START);
     let vmi = vm_instance::build(observed.vm, observed.configuration, paused);
     plan.actions.push(Action::Create(Box::new(vmi)));
-}
-
-fn creates(plan: &Plan) -> bool {
-    plan.actions.iter().any(|action| matches!(action, Action::Create(_)))
 }
 
 /// Says once, as an event, what the condition goes on saying.
@@ -255,7 +267,8 @@ fn decide(
         RunStrategy::Always if ended || wants_stop => Step::Stop,
         RunStrategy::RerunOnFailure if vmi.status.phase == phase::FAILED && !wants_stop => Step::Replace,
         RunStrategy::Manual | RunStrategy::RerunOnFailure | RunStrategy::Once if wants_stop => Step::Stop,
-        RunStrategy::Manual | RunStrategy::RerunOnFailure if ended && wants_start => Step::Stop,
+        RunStrategy::RerunOnFailure if ended => Step::Stop,
+        RunStrategy::Manual if ended && wants_start => Step::Stop,
         _ => Step::Nothing,
     }
 }
@@ -308,29 +321,82 @@ fn forget_done_requests(
     });
 }
 
-/// Counts an instance that failed without ever having run, once per instance.
-fn note_start_failure(status: &mut VirtualMachineStatus, vmi: Option<&VirtualMachineInstance>, now: Timestamp) {
-    let Some(vmi) = vmi else { return };
-    if vmi.status.phase == phase::RUNNING {
+/// Counts an instance that did not come up, once per instance, and forgets all of that once one did. Says when to look again
+/// at one that may have.
+fn note_start_failure(
+    status: &mut VirtualMachineStatus,
+    vmi: Option<&VirtualMachineInstance>,
+    strategy: RunStrategy,
+    now: Timestamp,
+) -> Option<Duration> {
+    if !strategy.starts_by_itself() {
         status.start_failure = None;
-        return;
+        return None;
     }
-    let ran = vmi.status.phase_transition_timestamps.iter().any(|t| t.phase == phase::RUNNING);
-    if vmi.status.phase != phase::FAILED || ran {
-        return;
-    }
+    let vmi = vmi?;
+    let grows = match how_it_ran(vmi, strategy, now) {
+        Run::Unknown => return None,
+        Run::Well => {
+            status.start_failure = None;
+            return None;
+        }
+        Run::Beginning(left) => return status.start_failure.is_some().then_some(left),
+        Run::Never => 0,
+        // Once may be an accident, or somebody's wish.
+        Run::Short => 1,
+    };
     let failure = status.start_failure.get_or_insert_with(VirtualMachineStartFailure::default);
     if failure.last_failed_vmiuid == uid(vmi) {
-        return;
+        return None;
     }
     failure.last_failed_vmiuid = uid(vmi);
     failure.consecutive_fail_count += 1;
-    let count = failure.consecutive_fail_count.min(BACK_OFF_MAX);
+    let count = (failure.consecutive_fail_count - grows).clamp(0, BACK_OFF_MAX);
     let delay = BACK_OFF_START * count * count;
     // Many VMs that failed together do not come back together.
     let spread = stable_fraction(&uid(vmi), delay / 2 + 1);
     let seconds = (delay + spread).min(BACK_OFF_MAX);
     failure.retry_after_timestamp = now.checked_add(SignedDuration::from_secs(seconds)).ok().map(Time);
+    None
+}
+
+/// What an instance says about the start of another one.
+enum Run {
+    Unknown,
+    /// It runs, and is out of the woods after this time.
+    Beginning(Duration),
+    /// It failed before it ran.
+    Never,
+    /// It ended by itself as soon as it ran, and another one would be started at once.
+    Short,
+    Well,
+}
+
+fn how_it_ran(vmi: &VirtualMachineInstance, strategy: RunStrategy, now: Timestamp) -> Run {
+    let entered = |phase: &str| vmi.status.phase_transition_timestamps.iter().find(|entered| entered.phase == phase);
+    let time = |phase: &str| Some(entered(phase)?.phase_transition_timestamp.as_ref()?.0);
+    let ran = |until: Option<Timestamp>| Some(until?.duration_since(time(phase::RUNNING)?).as_secs());
+    match vmi.status.phase.as_str() {
+        phase::RUNNING => match ran(Some(now)) {
+            Some(seconds) if seconds < SHORT_RUN => {
+                Run::Beginning(Duration::from_secs(u64::try_from(SHORT_RUN - seconds).unwrap_or(1)))
+            }
+            _ => Run::Well,
+        },
+        phase::FAILED if entered(phase::RUNNING).is_none() => Run::Never,
+        ended @ (phase::FAILED | phase::SUCCEEDED) if entered(phase::RUNNING).is_some() => {
+            let wanted =
+                vmi.metadata.deletion_timestamp.is_some() || FROM_OUTSIDE.contains(&vmi.status.reason.as_str());
+            let restarts =
+                strategy == RunStrategy::Always || (strategy == RunStrategy::RerunOnFailure && ended == phase::FAILED);
+            match ran(time(ended)) {
+                Some(seconds) if seconds < SHORT_RUN && (wanted || !restarts) => Run::Unknown,
+                Some(seconds) if seconds < SHORT_RUN => Run::Short,
+                _ => Run::Well,
+            }
+        }
+        _ => Run::Unknown,
+    }
 }
 
 /// How long a start must still wait.

@@ -13,7 +13,10 @@ use k8s_openapi::{
 };
 use serde_json::json;
 
-use crate::identity::{stable_mac, stable_uuid};
+use crate::{
+    defaults,
+    identity::{stable_mac, stable_uuid},
+};
 
 /// Key of a start request's data that asks for a guest that waits.
 const PAUSED: &str = "paused";
@@ -49,7 +52,9 @@ pub(crate) fn build(
     if firmware.uuid.is_empty() {
         firmware.uuid = stable_uuid(&vm_uid, "firmware");
     }
-    crate::cluster_defaults::apply(&mut vmi.spec, configuration);
+    defaults::attach_input(&mut vmi.spec);
+    // A default that cannot be is refused with its reason when the instance is created.
+    let _ = defaults::spec(&mut vmi.spec, configuration);
     for interface in &mut vmi.spec.domain.devices.interfaces {
         if interface.mac_address.is_empty() {
             interface.mac_address = stable_mac(&vm_uid, &interface.name);

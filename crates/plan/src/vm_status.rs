@@ -76,7 +76,8 @@ pub(crate) fn fill(status: &mut VirtualMachineStatus, shown: &Shown<'_>) -> bool
     let generation = vm.metadata.generation.unwrap_or_default();
     let made_from = vmi.and_then(made_from);
     // A change that does not concern the running instance is observed by it at once.
-    let catches_up = restart == Some(false) && made_from.is_some_and(|made_from| made_from != generation);
+    let catches_up =
+        restart == Some(false) && same_template(observed) && made_from.is_some_and(|made_from| made_from != generation);
     status.desired_generation = generation;
     status.observed_generation = if catches_up { generation } else { made_from.unwrap_or(generation) };
     status.printable_status = printable_status(status, shown).into();
@@ -137,6 +138,12 @@ fn restart_required(shown: &Shown<'_>) -> Option<bool> {
     Some(started_from.spec != shown.observed.vm.spec.template.as_ref()?.spec)
 }
 
+/// Whether the template is the one that the instance was made from, with its labels and annotations: those of an instance that
+/// runs do not change, although that needs no restart.
+fn same_template(observed: &Observed<'_>) -> bool {
+    observed.started_from.is_some_and(|started_from| started_from.template == observed.vm.spec.template)
+}
+
 /// The generation of the VM that the instance was made from.
 fn made_from(vmi: &VirtualMachineInstance) -> Option<i64> {
     vmi.metadata.annotations.as_ref()?.get(names::VIRTUAL_MACHINE_GENERATION_ANNOTATION)?.parse().ok()
@@ -149,7 +156,7 @@ fn printable_status(status: &VirtualMachineStatus, shown: &Shown<'_>) -> &'stati
     }
     match vmi {
         None => without_instance(status, shown, observed.now),
-        Some(vmi) if is_final(vmi) => after_instance(status, vmi, strategy),
+        Some(vmi) if is_final(vmi) => after_instance(status, strategy, observed.now),
         Some(vmi) => with_instance(status, shown, vmi),
     }
 }
@@ -171,9 +178,9 @@ fn without_instance(status: &VirtualMachineStatus, shown: &Shown<'_>, now: Times
     if starting { printable::STARTING } else { printable::STOPPED }
 }
 
-fn after_instance(status: &VirtualMachineStatus, vmi: &VirtualMachineInstance, strategy: RunStrategy) -> &'static str {
+fn after_instance(status: &VirtualMachineStatus, strategy: RunStrategy, now: Timestamp) -> &'static str {
     // A failed start that is being waited out shows as such, not as a VM that somebody stopped.
-    let failing = vmi.status.phase == phase::FAILED && status.start_failure.is_some();
+    let failing = back_off(status, now).is_some();
     if failing && matches!(strategy, RunStrategy::Always | RunStrategy::RerunOnFailure) {
         return printable::CRASH_LOOP_BACK_OFF;
     }

@@ -105,7 +105,7 @@ fn run_strategies_with_an_instance() {
     let halted = vm(json!({ "runStrategy": "Halted" }));
     check(&halted, Some(&vmi(&halted, "Running")), "delete(vmi-uid) Stopping");
     let rerun = vm(json!({ "runStrategy": "RerunOnFailure" }));
-    check(&rerun, Some(&vmi(&rerun, "Succeeded")), "Stopped");
+    check(&rerun, Some(&vmi(&rerun, "Succeeded")), "delete(vmi-uid) Stopped");
     let once = vm(json!({ "runStrategy": "Once" }));
     check(&once, Some(&vmi(&once, "Failed")), "Stopped");
 }
@@ -359,7 +359,7 @@ fn what_we_lack_is_said_and_not_started() {
     always.spec.template.as_mut().unwrap().spec.domain.cpu = None;
     let fixed = plan_at(&always, None, now());
     assert!(!fixed.status.conditions.iter().any(|c| c.type_ == "Failure"));
-    assert!(creates(&fixed));
+    assert!(fixed.creates());
 }
 
 #[test]
@@ -384,6 +384,14 @@ fn a_changed_template_needs_a_restart_and_other_changes_do_not() {
     let same = observe(&changed);
     assert_eq!(same.actions, [Action::SetGeneration(4)]);
     assert_eq!((same.status.observed_generation, same.status.desired_generation), (4, 4));
+    // A label needs no restart, and yet the instance has the old one.
+    let labels = &mut changed.spec.template.as_mut().unwrap().metadata.labels;
+    let before = labels.replace([("x".to_owned(), "z".to_owned())].into());
+    let labelled = observe(&changed);
+    assert_eq!(labelled.actions, []);
+    assert_eq!((labelled.status.observed_generation, labelled.status.desired_generation), (3, 4));
+    assert!(!labelled.status.conditions.iter().any(|c| c.type_ == "RestartRequired"));
+    changed.spec.template.as_mut().unwrap().metadata.labels = before;
     changed.spec.template.as_mut().unwrap().spec.domain.cpu =
         Some(serde_json::from_value(json!({ "cores": 4 })).unwrap());
     let other = observe(&changed);
@@ -410,6 +418,71 @@ fn back_off_grows_with_the_square_and_has_an_end() {
     for (round, (seconds, least)) in seen.iter().zip([10, 40, 90, 160, 250, 300, 300]).enumerate() {
         assert!((least..=300.min(least * 3 / 2)).contains(seconds), "failure {round}: {seconds} s");
     }
+}
+
+/// A guest that ends at once, again and again, is not restarted once a second.
+#[test]
+fn short_runs_back_off_from_the_second_on() {
+    let at = |seconds: i64| now().checked_add(SignedDuration::from_secs(seconds)).unwrap();
+    let run = |vm: &VirtualMachine, uid: &str, phase: &str, reason: &str, seconds: i64| {
+        let mut vmi = vmi(vm, phase);
+        vmi.metadata.uid = Some(uid.into());
+        vmi.status.reason = reason.into();
+        let times = json!([
+            { "phase": "Running", "phaseTransitionTimestamp": Time(now()) },
+            { "phase": phase, "phaseTransitionTimestamp": Time(at(seconds)) },
+        ]);
+        vmi.status.phase_transition_timestamps = serde_json::from_value(times).unwrap();
+        vmi
+    };
+    let delay = |status: &VirtualMachineStatus| {
+        let retry = status.start_failure.as_ref()?.retry_after_timestamp.as_ref()?;
+        Some(retry.0.duration_since(at(1)).as_secs())
+    };
+    let mut always = vm(json!({ "runStrategy": "Always" }));
+    let mut seen = vec![];
+    for round in 0..3 {
+        let ended = run(&always, &format!("uid-{round}"), "Succeeded", "GuestPoweredDown", 1);
+        let plan = plan_at(&always, Some(&ended), at(1));
+        let shown = if round == 0 { "Starting" } else { "CrashLoopBackOff" };
+        assert_eq!(plan.status.printable_status, shown);
+        seen.push(delay(&plan.status).unwrap());
+        always.status = plan.status;
+    }
+    assert!(seen[0] == 0 && (10..=15).contains(&seen[1]) && (40..=60).contains(&seen[2]), "{seen:?}");
+
+    // One that runs is watched for a while, and then all is forgotten.
+    let beginning = run(&always, "next", "Running", "", 0);
+    let watched = plan_at(&always, Some(&beginning), at(4));
+    assert_eq!(watched.requeue, Some(Duration::from_secs(6)));
+    assert!(watched.status.start_failure.is_some());
+    assert_eq!(plan_at(&always, Some(&beginning), at(10)).status.start_failure, None);
+    assert_eq!(
+        plan_at(&always, Some(&run(&always, "next", "Failed", "Crashed", 60)), at(61)).status.start_failure,
+        None
+    );
+
+    // What somebody else ended, or nobody starts again, is not counted.
+    let fresh = |strategy: &str| vm(json!({ "runStrategy": strategy }));
+    let mut deleted = run(&always, "u", "Succeeded", "GuestPoweredDown", 1);
+    deleted.metadata.deletion_timestamp = Some(Time(at(1)));
+    for (strategy, vmi, counted) in [
+        ("Always", run(&always, "u", "Failed", "Crashed", 1), true),
+        ("Always", run(&always, "u", "Failed", "PodNotExists", 1), false),
+        ("Always", run(&always, "u", "Failed", "NodeShutdown", 1), false),
+        ("Always", deleted, false),
+        ("RerunOnFailure", run(&always, "u", "Failed", "Crashed", 1), true),
+        ("RerunOnFailure", run(&always, "u", "Succeeded", "GuestPoweredDown", 1), false),
+        ("Manual", run(&always, "u", "Failed", "Crashed", 1), false),
+    ] {
+        let plan = plan_at(&fresh(strategy), Some(&vmi), at(1));
+        assert_eq!(plan.status.start_failure.is_some(), counted, "{strategy} {}", vmi.status.reason);
+    }
+    // Who starts it by hand need not wait.
+    let mut manual = fresh("Manual");
+    manual.status.start_failure = always.status.start_failure.clone();
+    manual.status.state_change_requests = serde_json::from_value(json!([{ "action": "Start" }])).unwrap();
+    check(&manual, None, "create Starting");
 }
 
 #[test]

@@ -24,7 +24,7 @@ use k8s_openapi::{
 };
 
 use crate::{
-    Note, conditions, pod,
+    Note, conditions, consumer, pod,
     storage::{Storage, Waiting},
     vm::is_final,
 };
@@ -33,8 +33,10 @@ use crate::{
 pub(crate) const PVC_NOT_FOUND: &str = "FailedPvcNotFound";
 const NODE_GONE: &str = "NodeGone";
 const FOREIGN_POD: &str = "ForeignPod";
-/// Between two looks at what an instance waits for.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Between two looks at volumes that an instance waits for. Watches tell sooner.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
+/// Between two looks at a pod that is in the way. It may be anybody's, and no watch tells of it.
+const LOOK_AT_OTHER: Duration = Duration::from_secs(1);
 const LOOK_AT_NODES: Duration = Duration::from_secs(5);
 
 pub struct Observed<'a> {
@@ -43,6 +45,8 @@ pub struct Observed<'a> {
     pub pod: Option<&'a Pod>,
     /// Whoever else has that name.
     pub foreign: Option<&'a Pod>,
+    /// The pod that goes ahead for volumes that wait for one: see [`consumer`].
+    pub consumer: Option<&'a Pod>,
     pub config: &'a pod::Config,
     pub storage: &'a Storage,
     /// An operator said that every node of the instance is out of service: see [`node_is_released`].
@@ -64,11 +68,19 @@ pub enum Action {
     AddFinalizer,
     RemoveFinalizer,
     CreatePod(Box<Pod>),
+    /// Make the pod that goes ahead. It is no launcher, and not recorded as one.
+    CreateConsumer(Box<Pod>),
     /// Delete the pod. With a resource version the deletion must not race with its binding to a node.
     DeletePod {
         name: String,
         uid: String,
         resource_version: Option<String>,
+    },
+    /// Say on the pod whether its guest is paused: one that is gets no requests from Services.
+    SetUnpaused {
+        name: String,
+        uid: String,
+        unpaused: bool,
     },
     /// Label the instance with the node that it runs on.
     SetNode {
@@ -91,7 +103,11 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
             None => without_pod(observed, &time, &mut plan),
             Some(pod) => with_pod(observed, pod, &time, &mut plan),
         }
+        dismiss_consumer(observed, &mut plan);
+        note_eviction(&mut plan.status, &time);
+        note_data_volumes(observed, &time, &mut plan);
     }
+    plan.actions.extend(observed.pod.and_then(|pod| unpaused(pod, &plan.status)));
     // A bound pod's node must know of the instance, whatever becomes of it: its agent selects by this label.
     let node = plan.status.active_pods.values().rfind(|node| !node.is_empty()).cloned();
     let labelled = vmi.metadata.labels.as_ref().and_then(|labels| labels.get(names::NODE_NAME_LABEL));
@@ -99,6 +115,13 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
         plan.actions.push(Action::SetNode { node });
     }
     plan
+}
+
+impl Plan {
+    /// True if a launcher is to be made, or a pod that goes ahead of it.
+    pub fn creates(&self) -> bool {
+        self.actions.iter().any(|action| matches!(action, Action::CreatePod(_) | Action::CreateConsumer(_)))
+    }
 }
 
 /// Whether a pod of the instance's name is the one that the controller made for it.
@@ -139,9 +162,14 @@ fn without_pod(observed: &Observed<'_>, time: &Time, plan: &mut Plan) {
             not_ready(status, time, "GuestNotRunning", "the guest is not running yet");
             status.runtime_user = if pod::is_privileged(observed.vmi) { 0 } else { pod::RUNTIME_USER as u64 };
             if let Some(waiting) = observed.storage.waiting(&observed.vmi.spec) {
-                wait_for_storage(&waiting, time, plan);
+                wait_for_storage(observed.vmi, &waiting, time, plan);
                 return;
             }
+            if observed.storage.needs_consumer(&observed.vmi.spec) {
+                go_ahead(observed, time, plan);
+                return;
+            }
+            conditions::remove_vmi(&mut status.conditions, POD_SCHEDULED);
             conditions::remove_vmi(&mut status.conditions, condition::PROVISIONING);
             conditions::remove_vmi(&mut status.conditions, condition::SYNCHRONIZED);
             status.vsockcid = observed.config.vsock_cid;
@@ -155,11 +183,55 @@ fn without_pod(observed: &Observed<'_>, time: &Time, plan: &mut Plan) {
         }
         (phase::SCHEDULING, _) => {
             conditions::enter_phase(status, time, phase::FAILED);
-            status.reason = "PodNotExists".into();
-            not_ready(status, time, "PodNotExists", "the launcher pod was removed before the guest started");
+            status.reason = names::reason::POD_NOT_EXISTS.into();
+            let message = "the launcher pod was removed before the guest started";
+            not_ready(status, time, names::reason::POD_NOT_EXISTS, message);
         }
-        // It was on a node: that node's agent knows whether it still runs.
+        (phase::SCHEDULED | phase::RUNNING, _) => miss_pod(status, time),
         _ => {}
+    }
+}
+
+/// A pod that was on a node has no object any more: somebody removed it by force. Whether it still runs there only that node's
+/// agent knows. It reads this, ends what is left, and then says how the instance ended.
+fn miss_pod(status: &mut VirtualMachineInstanceStatus, time: &Time) {
+    let message = "the launcher pod was removed by force; its node ends what is left of it";
+    not_ready(status, time, names::reason::POD_NOT_EXISTS, message);
+}
+
+/// Shows that the instance is to leave its node.
+fn note_eviction(status: &mut VirtualMachineInstanceStatus, time: &Time) {
+    if status.evacuation_node_name.is_empty() {
+        return conditions::remove_vmi(&mut status.conditions, condition::EVICTION_REQUESTED);
+    }
+    let reason = names::reason::EVICTION_REQUESTED;
+    let type_ = condition::EVICTION_REQUESTED;
+    conditions::set_vmi(&mut status.conditions, time, type_, true, reason, "VMI is marked for eviction");
+}
+
+/// Whether the DataVolumes of an instance need to be looked at: they are not all filled, as far as it says.
+pub fn follows_data_volumes(vmi: &VirtualMachineInstance) -> bool {
+    vmi.spec.volumes.iter().any(|volume| volume.data_volume.is_some())
+        && !is_final(vmi)
+        && !conditions::is_true(&vmi.status.conditions, condition::DATA_VOLUMES_READY)
+}
+
+/// Sums up the DataVolumes of an instance that uses some, in upstream's words.
+fn note_data_volumes(observed: &Observed<'_>, time: &Time, plan: &mut Plan) {
+    let volumes = observed.vmi.spec.volumes.iter().filter_map(|volume| volume.data_volume.as_ref());
+    let found: Vec<_> = volumes.filter_map(|volume| observed.storage.data_volumes.get(&volume.name)).collect();
+    if found.is_empty() {
+        return;
+    }
+    let ready = found.iter().all(|volume| volume.ready);
+    let (reason, message) = match ready {
+        true => (names::reason::ALL_DVS_READY, "All of the VMI's DVs are bound and ready"),
+        false => (names::reason::NOT_ALL_DVS_READY, "Not all of the VMI's DVs are ready"),
+    };
+    let type_ = condition::DATA_VOLUMES_READY;
+    conditions::set_vmi(&mut plan.status.conditions, time, type_, ready, reason, message);
+    if !ready {
+        plan.requeue = plan.requeue.or(Some(LOOK_AGAIN));
     }
 }
 
@@ -182,24 +254,55 @@ fn make_way(other: &Pod, time: &Time, plan: &mut Plan) {
         let uid = other.metadata.uid.clone().unwrap_or_default();
         plan.actions.push(Action::DeletePod { name, uid, resource_version: None });
     }
+    plan.requeue = Some(LOOK_AT_OTHER);
+}
+
+/// Lets a pod go ahead that binds volumes to a node, so that they can be filled.
+fn go_ahead(observed: &Observed<'_>, time: &Time, plan: &mut Plan) {
+    let conditions = &mut plan.status.conditions;
+    let message = "a volume waits for its first user; a pod goes ahead to bind it to a node, and then it is filled";
+    conditions::remove_vmi(conditions, condition::SYNCHRONIZED);
+    conditions::set_vmi(conditions, time, condition::PROVISIONING, true, "Provisioning", message);
     plan.requeue = Some(LOOK_AGAIN);
+    match observed.consumer {
+        Some(pod) => {
+            let told = pod.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
+            copy_scheduled_condition(&mut plan.status, &told, time);
+        }
+        None => {
+            let pod = consumer::render(observed.vmi, observed.config);
+            plan.actions.push(Action::CreateConsumer(Box::new(pod)));
+        }
+    }
+}
+
+/// Takes the pod that went ahead away once nothing waits for it.
+fn dismiss_consumer(observed: &Observed<'_>, plan: &mut Plan) {
+    let Some(pod) = observed.consumer.filter(|pod| pod.metadata.deletion_timestamp.is_none()) else { return };
+    if !observed.storage.needs_consumer(&observed.vmi.spec) {
+        let (name, uid) = (pod.metadata.name.clone().unwrap_or_default(), pod.metadata.uid.clone().unwrap_or_default());
+        plan.actions.push(Action::DeletePod { name, uid, resource_version: None });
+    }
 }
 
 /// Why there is no pod yet, in upstream's words.
-fn wait_for_storage(waiting: &Waiting, time: &Time, plan: &mut Plan) {
+fn wait_for_storage(vmi: &VirtualMachineInstance, waiting: &Waiting, time: &Time, plan: &mut Plan) {
     let conditions = &mut plan.status.conditions;
     plan.requeue = Some(LOOK_AGAIN);
     match waiting {
         Waiting::Missing(claim) => {
-            let message = format!("PVC {claim} does not exist, waiting for it to appear");
+            let namespace = vmi.metadata.namespace.as_deref().unwrap_or_default();
+            let message = format!("PVC {namespace}/{claim} does not exist, waiting for it to appear");
             let known = conditions::find(conditions, condition::SYNCHRONIZED).is_some_and(|c| c.message == message);
             conditions::set_vmi(conditions, time, condition::SYNCHRONIZED, false, PVC_NOT_FOUND, &message);
+            conditions::set_vmi(conditions, time, POD_SCHEDULED, false, UNSCHEDULABLE, &message);
             if !known {
                 plan.notes.push(Note::warning(PVC_NOT_FOUND, message));
             }
         }
         Waiting::Provisioning(message) | Waiting::Failed(message) => {
             conditions::remove_vmi(conditions, condition::SYNCHRONIZED);
+            conditions::remove_vmi(conditions, POD_SCHEDULED);
             conditions::set_vmi(conditions, time, condition::PROVISIONING, true, "Provisioning", message);
         }
     }
@@ -213,19 +316,24 @@ fn with_pod(observed: &Observed<'_>, pod: &Pod, time: &Time, plan: &mut Plan) {
     status.qos_class = pod_status.qos_class.clone();
     record(status, pod);
     if !matches!(status.phase.as_str(), phase::UNSET | phase::PENDING | phase::SCHEDULING) {
-        if status.phase == phase::RUNNING {
+        if pod.metadata.deletion_timestamp.is_some() {
+            not_ready(status, time, names::reason::POD_TERMINATING, "virt-launcher pod is terminating");
+        } else if status.phase == phase::RUNNING {
             follow_readiness(status, &pod_status, observed.vmi.spec.readiness_probe.is_some(), time);
         }
         return;
     }
     conditions::enter_phase(status, time, phase::SCHEDULING);
     copy_scheduled_condition(status, &pod_status.conditions.unwrap_or_default(), time);
-    if node.is_none() && explain_hypervisor(observed, time, status, &mut plan.notes) {
+    if node.is_none()
+        && (explain_hypervisor(observed, time, status, &mut plan.notes) || explain_nodes(observed, time, status))
+    {
         // What nodes say of themselves changes without a word to the instance.
         plan.requeue = Some(LOOK_AT_NODES);
     }
-    let compute =
-        pod_status.container_statuses.unwrap_or_default().into_iter().find(|c| c.name == names::COMPUTE_CONTAINER);
+    let containers = pod_status.container_statuses.unwrap_or_default();
+    let starting = pod_status.init_container_statuses.unwrap_or_default();
+    let compute = containers.iter().find(|c| c.name == names::COMPUTE_CONTAINER);
     match (pod_phase, node) {
         ("Succeeded" | "Failed", _) => {
             conditions::enter_phase(status, time, phase::FAILED);
@@ -233,13 +341,29 @@ fn with_pod(observed: &Observed<'_>, pod: &Pod, time: &Time, plan: &mut Plan) {
             let message = pod_status.message.unwrap_or_else(|| "the launcher ended before the guest started".into());
             not_ready(status, time, "GuestNotRunning", &message);
         }
-        (_, Some(node)) if compute.as_ref().is_some_and(is_running) => {
+        (_, Some(node)) if compute.is_some_and(is_running) => {
             conditions::enter_phase(status, time, phase::SCHEDULED);
             status.node_name = node;
             conditions::remove_vmi(&mut status.conditions, condition::SYNCHRONIZED);
         }
-        _ => note_waiting(status, compute.as_ref(), time),
+        _ => note_waiting(status, starting.iter().chain(&containers), time),
     }
+}
+
+/// Keeps the pod's readiness gate: it opens with the pod, closes when the guest is paused and opens again when it goes on.
+fn unpaused(pod: &Pod, status: &VirtualMachineInstanceStatus) -> Option<Action> {
+    let spec = pod.spec.as_ref().filter(|spec| spec.node_name.is_some())?;
+    let ended = matches!(pod.status.as_ref()?.phase.as_deref(), Some("Succeeded" | "Failed"));
+    let gated = spec.readiness_gates.iter().flatten().any(|gate| gate.condition_type == pod::UNPAUSED);
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let said = conditions.into_iter().find(|condition| condition.type_ == pod::UNPAUSED);
+    let open = said.is_some_and(|condition| condition.status == "True");
+    let wanted = !conditions::is_true(&status.conditions, condition::PAUSED);
+    (gated && !ended && open != wanted).then(|| Action::SetUnpaused {
+        name: pod.metadata.name.clone().unwrap_or_default(),
+        uid: pod.metadata.uid.clone().unwrap_or_default(),
+        unpaused: wanted,
+    })
 }
 
 /// Notes which pod it is, and its node once it has one.
@@ -266,6 +390,7 @@ fn delete(observed: &Observed<'_>, plan: &mut Plan) {
         None if has_finalizer(vmi) && never_on_a_node(&vmi.status) => {
             plan.actions.push(Action::RemoveFinalizer);
         }
+        None if !is_final(vmi) => miss_pod(&mut plan.status, &Time(observed.now)),
         None => {}
         Some(pod) => {
             let bound = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
@@ -288,12 +413,18 @@ fn delete(observed: &Observed<'_>, plan: &mut Plan) {
 }
 
 /// Why the pod does not run yet, where people look: in a condition of the instance.
-fn note_waiting(status: &mut VirtualMachineInstanceStatus, compute: Option<&ContainerStatus>, time: &Time) {
-    let waiting = compute.and_then(|c| c.state.as_ref()).and_then(|s| s.waiting.as_ref());
-    let Some(waiting) = waiting else { return };
-    let reason = waiting.reason.as_deref().unwrap_or_default();
-    if matches!(reason, "ErrImagePull" | "ImagePullBackOff") {
-        let message = waiting.message.as_deref().unwrap_or_default();
+fn note_waiting<'a>(
+    status: &mut VirtualMachineInstanceStatus,
+    containers: impl Iterator<Item = &'a ContainerStatus>,
+    time: &Time,
+) {
+    let mut waiting = containers.filter_map(|container| container.state.as_ref()?.waiting.as_ref());
+    let failed = waiting.find_map(|waiting| {
+        let reason =
+            waiting.reason.as_deref().filter(|reason| ["ErrImagePull", "ImagePullBackOff"].contains(reason))?;
+        Some((reason, waiting.message.as_deref().unwrap_or_default()))
+    });
+    if let Some((reason, message)) = failed {
         conditions::set_vmi(&mut status.conditions, time, condition::SYNCHRONIZED, false, reason, message);
     }
 }
@@ -318,7 +449,20 @@ fn explain_hypervisor(
     true
 }
 
+/// A scheduler says how many nodes do not fit, and not what they lack. True if there is something that all of them lack.
+fn explain_nodes(observed: &Observed<'_>, time: &Time, status: &mut VirtualMachineInstanceStatus) -> bool {
+    let unmet = &observed.config.unmet;
+    let Some(refused) = conditions::find(&status.conditions, POD_SCHEDULED).filter(|_| !unmet.is_empty()) else {
+        return false;
+    };
+    let message = format!("{} {}", refused.message, unmet.join("; "));
+    let reason = refused.reason.clone();
+    conditions::set_vmi(&mut status.conditions, time, POD_SCHEDULED, false, &reason, message.trim_start());
+    true
+}
+
 const POD_SCHEDULED: &str = "PodScheduled";
+const UNSCHEDULABLE: &str = "Unschedulable";
 pub(crate) const HYPERVISOR_NOT_AVAILABLE: &str = "HypervisorNotAvailable";
 
 fn copy_scheduled_condition(status: &mut VirtualMachineInstanceStatus, pod_conditions: &[PodCondition], time: &Time) {
@@ -343,7 +487,7 @@ fn follow_readiness(status: &mut VirtualMachineInstanceStatus, pod: &PodStatus, 
     } else if probed {
         let (reason, message) = (text(&ready.reason), text(&ready.message));
         conditions::set_vmi(&mut status.conditions, time, condition::READY, ready.status == "True", &reason, &message);
-    } else if ready.status == "True" && conditions::is_missed(&status.conditions) {
+    } else if ready.status == "True" && conditions::is_controllers_word(&status.conditions) {
         conditions::set_vmi(&mut status.conditions, time, condition::READY, true, "", "");
     }
 }

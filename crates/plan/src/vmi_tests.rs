@@ -38,8 +38,16 @@ fn check_with(
     expected: &str,
 ) -> VirtualMachineInstanceStatus {
     let now = "2026-11-15T12:00:00Z".parse().unwrap();
-    let plan =
-        plan(&Observed { vmi, pod, foreign: None, config: &pod::Config::default(), storage, node_gone: false, now });
+    let plan = plan(&Observed {
+        vmi,
+        pod,
+        foreign: None,
+        consumer: None,
+        config: &pod::Config::default(),
+        storage,
+        node_gone: false,
+        now,
+    });
     let mut words: Vec<String> = plan
         .actions
         .iter()
@@ -47,8 +55,10 @@ fn check_with(
             Action::AddFinalizer => "hold".into(),
             Action::RemoveFinalizer => "release".into(),
             Action::CreatePod(_) => "create".into(),
+            Action::CreateConsumer(_) => "go-ahead".into(),
             Action::DeletePod { resource_version: Some(version), .. } => format!("delete-if({version})"),
             Action::DeletePod { .. } => "delete".into(),
+            Action::SetUnpaused { unpaused, .. } => format!("unpaused({unpaused})"),
             Action::SetNode { node } => format!("node({node})"),
         })
         .collect();
@@ -68,7 +78,95 @@ fn phases_follow_the_pod() {
     assert_eq!(status.active_pods["pod-uid"], "m");
     check(&vmi("Scheduling"), Some(&pod(Some("m"), "Failed", false)), "node(m) Failed");
     check(&vmi("Scheduling"), None, "Failed");
-    check(&vmi("Running"), None, "Running");
+    for phase in ["Scheduled", "Running"] {
+        // Its node's agent knows whether it runs, and is told that it should not.
+        let lost = check(&vmi(phase), None, phase);
+        assert!(conditions::lost_its_pod(&lost.conditions), "{phase}");
+    }
+    let mut terminating = pod(Some("m"), "Running", true);
+    terminating.metadata.deletion_timestamp = Some(Time("2026-11-15T12:00:00Z".parse().unwrap()));
+    let status = check(&vmi("Running"), Some(&terminating), "node(m) Running");
+    assert_eq!(conditions::find(&status.conditions, "Ready").unwrap().reason, "PodTerminating");
+}
+
+#[test]
+fn an_instance_that_is_to_leave_its_node_says_so() {
+    let mut marked = vmi("Running");
+    marked.status.evacuation_node_name = "m".into();
+    let pod = pod(Some("m"), "Running", true);
+    marked.status = check(&marked, Some(&pod), "node(m) Running");
+    let said = conditions::find(&marked.status.conditions, "EvictionRequested").unwrap();
+    assert_eq!((said.status.as_str(), said.message.as_str()), ("True", "VMI is marked for eviction"));
+    marked.status.evacuation_node_name = String::new();
+    let status = check(&marked, Some(&pod), "node(m) Running");
+    assert!(conditions::find(&status.conditions, "EvictionRequested").is_none());
+}
+
+/// A launcher that starts before its disk is filled writes to an empty one.
+#[test]
+fn a_pod_goes_ahead_for_volumes_that_wait_for_one() {
+    let mut waits = vmi("Pending");
+    waits.spec.volumes = serde_json::from_value(json!([{ "name": "d", "dataVolume": { "name": "dv" } }])).unwrap();
+    let storage = |phase: &str| {
+        let volume = crate::storage::DataVolume { phase: phase.into(), ..Default::default() };
+        let claim = crate::storage::Claim { bound: phase != "WaitForFirstConsumer", ..Default::default() };
+        Storage { data_volumes: [("dv".into(), volume)].into(), claims: [("dv".into(), claim)].into() }
+    };
+    let unbound = check_with(&waits, None, &storage("WaitForFirstConsumer"), "go-ahead Pending");
+    assert!(conditions::is_true(&unbound.conditions, "Provisioning") && unbound.active_pods.is_empty());
+    let mut ahead = pod(None, "Pending", false);
+    ahead.status.as_mut().unwrap().conditions = serde_json::from_value(json!([
+        { "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes" },
+    ]))
+    .unwrap();
+    let step = |phase: &str| {
+        let (config, storage) = (pod::Config::default(), storage(phase));
+        let now = "2026-11-15T12:00:00Z".parse().unwrap();
+        let (vmi, consumer) = (&waits, Some(&ahead));
+        plan(&Observed {
+            vmi,
+            pod: None,
+            foreign: None,
+            consumer,
+            config: &config,
+            storage: &storage,
+            node_gone: false,
+            now,
+        })
+    };
+    let waiting = step("WaitForFirstConsumer");
+    assert_eq!(waiting.actions, []);
+    let told = conditions::find(&waiting.status.conditions, "PodScheduled").unwrap();
+    assert_eq!((told.reason.as_str(), told.message.as_str()), ("Unschedulable", "0/1 nodes"));
+    let dismissed = Action::DeletePod { name: "p".into(), uid: "pod-uid".into(), resource_version: None };
+    assert_eq!(step("ImportInProgress").actions, [dismissed]);
+    assert!(matches!(&step("Succeeded").actions[..], [Action::CreatePod(_), Action::DeletePod { .. }]));
+    // A volume that is made on its own for whoever waits for it keeps its pod waiting, without our help.
+    check_with(&waits, None, &storage("PendingPopulation"), "create Scheduling");
+}
+
+#[test]
+fn the_data_volumes_of_an_instance_are_summed_up() {
+    let mut uses = vmi("Scheduling");
+    let volumes =
+        json!([{ "name": "a", "dataVolume": { "name": "a" } }, { "name": "b", "dataVolume": { "name": "b" } }]);
+    uses.spec.volumes = serde_json::from_value(volumes).unwrap();
+    let pod = pod(Some("m"), "Pending", false);
+    let with = |a: bool, b: bool| {
+        let volume = |ready| crate::storage::DataVolume { phase: "Succeeded".into(), ready, ..Default::default() };
+        let data_volumes = [("a".to_owned(), volume(a)), ("b".to_owned(), volume(b))].into();
+        Storage { data_volumes, ..Storage::default() }
+    };
+    for (storage, status, reason) in
+        [(with(true, false), "False", "NotAllDVsReady"), (with(true, true), "True", "AllDVsReady")]
+    {
+        assert!(follows_data_volumes(&uses));
+        uses.status = check_with(&uses, Some(&pod), &storage, "node(m) Scheduling");
+        let said = conditions::find(&uses.status.conditions, "DataVolumesReady").unwrap();
+        assert_eq!((said.status.as_str(), said.reason.as_str()), (status, reason));
+    }
+    assert!(!follows_data_volumes(&uses), "what is filled stays filled");
+    assert!(!follows_data_volumes(&vmi("Running")));
 }
 
 #[test]
@@ -87,7 +185,8 @@ fn only_an_instance_that_never_reached_a_node_is_released_here() {
     check(&going, Some(&pod(Some("m"), "Pending", false)), "delete node(m) Pending");
     check(&going, Some(&pod(Some("m"), "Running", true)), "node(m) Pending");
     going.status.active_pods.insert("pod-uid".into(), "m".into());
-    check(&going, None, "node(m) Pending");
+    let lost = check(&going, None, "node(m) Pending");
+    assert!(conditions::lost_its_pod(&lost.conditions), "whoever removed the pod does not want to wait for the guest");
 }
 
 #[test]
@@ -143,12 +242,16 @@ fn a_pod_is_made_once_its_storage_is_there() {
     let missing = check_with(&waits, None, &storage, "Pending");
     let synchronized = conditions::find(&missing.conditions, "Synchronized").unwrap();
     assert_eq!((synchronized.status.as_str(), synchronized.reason.as_str()), ("False", "FailedPvcNotFound"));
+    let scheduled = conditions::find(&missing.conditions, "PodScheduled").unwrap();
+    assert_eq!((scheduled.status.as_str(), scheduled.reason.as_str()), ("False", "Unschedulable"));
+    assert_eq!(scheduled.message, "PVC n/dv does not exist, waiting for it to appear");
     let importing = crate::storage::DataVolume { phase: "ImportInProgress".into(), ..Default::default() };
     storage.data_volumes.insert("dv".into(), importing);
     waits.status = missing;
     let provisioning = check_with(&waits, None, &storage, "Pending");
     assert!(conditions::is_true(&provisioning.conditions, "Provisioning"));
     assert!(conditions::find(&provisioning.conditions, "Synchronized").is_none());
+    assert!(conditions::find(&provisioning.conditions, "PodScheduled").is_none());
     storage.data_volumes.clear();
     storage.claims.insert("dv".into(), crate::storage::Claim { bound: true, ..Default::default() });
     waits.status = provisioning;
@@ -161,7 +264,16 @@ fn only_an_operators_word_releases_what_was_on_a_node() {
     let observe = |vmi: &VirtualMachineInstance, node_gone: bool| {
         let (config, storage) = (pod::Config::default(), Storage::default());
         let now = "2026-11-15T12:00:00Z".parse().unwrap();
-        plan(&Observed { vmi, pod: None, foreign: None, config: &config, storage: &storage, node_gone, now })
+        plan(&Observed {
+            vmi,
+            pod: None,
+            foreign: None,
+            consumer: None,
+            config: &config,
+            storage: &storage,
+            node_gone,
+            now,
+        })
     };
     let mut lost = vmi("Running");
     lost.status.node_name = "m".into();
@@ -223,6 +335,7 @@ fn a_pod_that_was_made_first_with_the_predictable_name_is_not_adopted() {
             vmi,
             pod: None,
             foreign: Some(foreign),
+            consumer: None,
             config: &pod::Config::default(),
             storage: &Storage::default(),
             node_gone: false,
@@ -264,4 +377,58 @@ fn a_pod_is_recorded_before_it_has_a_node_and_a_node_is_not_forgotten() {
     check(&going, None, "node(m) Scheduling");
     let kept = check(&going, Some(&pod(None, "Pending", false)), "delete-if(7) node(m) Scheduling");
     assert_eq!(kept.active_pods["pod-uid"], "m");
+}
+
+#[test]
+fn a_paused_guest_leaves_services_until_it_goes_on() {
+    let gated = |said: Option<&str>, phase: &str| {
+        let mut pod = pod(Some("m"), phase, true);
+        let gate = json!([{ "conditionType": pod::UNPAUSED }]);
+        pod.spec.as_mut().unwrap().readiness_gates = serde_json::from_value(gate).unwrap();
+        let conditions = said.map(|status| json!([{ "type": pod::UNPAUSED, "status": status }])).unwrap_or(json!([]));
+        pod.status.as_mut().unwrap().conditions = serde_json::from_value(conditions).unwrap();
+        pod
+    };
+    let mut vmi = vmi("Running");
+    vmi.metadata.labels = Some([(names::NODE_NAME_LABEL.to_owned(), "m".to_owned())].into());
+    check(&vmi, Some(&gated(None, "Running")), "unpaused(true) Running");
+    check(&vmi, Some(&gated(Some("False"), "Running")), "unpaused(true) Running");
+    check(&vmi, Some(&gated(Some("True"), "Running")), "Running");
+    check(&vmi, Some(&gated(None, "Succeeded")), "Running");
+    // One of before there were gates.
+    check(&vmi, Some(&pod(Some("m"), "Running", true)), "Running");
+    let time = Time("2026-11-15T12:00:00Z".parse().unwrap());
+    conditions::set_vmi(&mut vmi.status.conditions, &time, condition::PAUSED, true, "PausedByUser", "");
+    check(&vmi, Some(&gated(Some("True"), "Running")), "unpaused(false) Running");
+    check(&vmi, Some(&gated(Some("False"), "Running")), "Running");
+    check(&vmi, Some(&gated(None, "Running")), "Running");
+}
+
+#[test]
+fn what_no_node_has_is_said_on_the_instance() {
+    let mut waiting = pod(None, "Pending", false);
+    let refused =
+        json!([{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes fit." }]);
+    waiting.status.as_mut().unwrap().conditions = serde_json::from_value(refused).unwrap();
+    let config = pod::Config {
+        unmet: vec!["no node has the architecture arm64 (they have amd64)".into()],
+        ..Default::default()
+    };
+    let now = "2026-11-15T12:00:00Z".parse().unwrap();
+    let (vmi, storage) = (vmi("Scheduling"), Storage::default());
+    let observed = |pod| Observed {
+        vmi: &vmi,
+        pod,
+        foreign: None,
+        consumer: None,
+        config: &config,
+        storage: &storage,
+        node_gone: false,
+        now,
+    };
+    let plan = plan(&observed(Some(&waiting)));
+    let said = conditions::find(&plan.status.conditions, POD_SCHEDULED).unwrap();
+    assert_eq!(said.message, "0/1 nodes fit. no node has the architecture arm64 (they have amd64)");
+    assert_eq!((said.status.as_str(), said.reason.as_str()), ("False", "Unschedulable"));
+    assert_eq!(plan.requeue, Some(LOOK_AT_NODES));
 }

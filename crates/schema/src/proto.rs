@@ -15,10 +15,13 @@
 //! **Zero values.** Go writes every field that is not a pointer, zero or not. `omitempty: true` marks those where zero
 //! means "not set"; decoding leaves their empty strings, `false` and `0` out. Everything else on the wire is kept, so
 //! that `replicas: 0`, `storageClassName: ""` and `emptyDir: {}` survive. Unknown fields are skipped, as protobuf asks.
+//! `always: true` marks what Go's JSON has whether it was set or not; with both, `go` gives objects the form that
+//! kube-apiserver answers with.
 
 mod decode;
 mod encode;
 mod envelope;
+mod go;
 mod names;
 mod special;
 mod wire;
@@ -88,6 +91,8 @@ struct Field {
     inline: bool,
     /// A zero value on the wire means that the field is not set.
     omit_zero: bool,
+    /// Go writes it in JSON whether it is set or not.
+    always: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,6 +143,8 @@ struct SourceField {
     inline: bool,
     #[serde(default)]
     omitempty: bool,
+    #[serde(default)]
+    always: bool,
 }
 
 impl ProtoTable {
@@ -255,5 +262,6 @@ fn read_field(by_name: &HashMap<String, usize>, message: &str, field: &SourceFie
         kind,
         inline: field.inline && label == Label::Optional,
         omit_zero: field.omitempty,
+        always: field.always,
     })
 }

@@ -66,6 +66,17 @@ impl Quantity {
         self.plus(Self { nanos: -other.nanos, ..other })
     }
 
+    /// For sums that must not be cut on the way.
+    pub fn nanos(self) -> i128 {
+        self.nanos
+    }
+
+    /// Another amount, written as this one is.
+    #[must_use]
+    pub fn with_nanos(self, nanos: i128) -> Self {
+        Self { nanos: nanos.clamp(-MAX, MAX), ..self }
+    }
+
     /// Only good for showing.
     pub fn as_f64(self) -> f64 {
         self.nanos as f64 / UNIT as f64

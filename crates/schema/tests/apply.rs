@@ -401,3 +401,33 @@ proptest! {
         prop_assert_eq!(FieldSet::from_json(&set.to_json()), set);
     }
 }
+
+/// A new built-in object was an empty struct before: its containers are there, some of them as null.
+#[test]
+fn what_a_struct_has_anyway_belongs_to_nobody() {
+    let before = object(json!({"disks": null, "labels": null, "args": null, "whole": {}}));
+    let cases = [
+        (json!({"disks": null, "labels": null, "args": null, "whole": {}}), Value::Null),
+        (
+            json!({"disks": [{"name": "a", "bus": "b"}], "labels": null, "args": null, "whole": {}}),
+            json!({"f:spec": {"f:disks": {"k:{\"name\":\"a\"}": {".": {}, "f:bus": {}, "f:name": {}}}}}),
+        ),
+        (
+            json!({"disks": null, "labels": {"a": "b"}, "args": ["x"], "whole": {}}),
+            json!({"f:spec": {"f:args": {}, "f:labels": {"f:a": {}}}}),
+        ),
+        // An empty list is something else than none.
+        (json!({"disks": [], "labels": null, "args": null, "whole": {}}), json!({"f:spec": {"f:disks": {}}})),
+        // A set has what it has twice.
+        (
+            json!({"disks": null, "labels": null, "args": null, "whole": {}, "tags": ["a", "a"]}),
+            json!({"f:spec": {"f:tags": {".": {}, "v:\"a\"": {}}}}),
+        ),
+    ];
+    for (spec, expected) in cases {
+        let mut after = object(spec.clone());
+        track_update(&schema(), Some(&before), &mut after, &manager("m"));
+        let fields = after["metadata"]["managedFields"][0]["fieldsV1"].clone();
+        assert_eq!(fields, expected, "{spec}");
+    }
+}

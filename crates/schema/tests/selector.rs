@@ -66,9 +66,9 @@ fn label_selectors_refuse() {
         ("a in x", "unable to parse requirement: found 'x', expected: '('"),
         ("a b", "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt"),
         ("!", "unable to parse requirement: found '', expected: identifier"),
-        ("a/b/c=d", "unable to parse requirement: key: Invalid value: \"a/b/c\": a valid label key"),
-        ("/b=d", "unable to parse requirement: key: Invalid value: \"/b\": prefix part must be non-empty"),
-        ("-b=d", "unable to parse requirement: key: Invalid value: \"-b\": name part must consist of"),
+        ("a/b/c=d", "unable to parse requirement: <nil>: Invalid value: \"a/b/c\": a valid label key"),
+        ("/b=d", "unable to parse requirement: <nil>: Invalid value: \"/b\": prefix part must be non-empty"),
+        ("-b=d", "unable to parse requirement: <nil>: Invalid value: \"-b\": name part must consist of"),
         ("a in (x", "unable to parse requirement: found '', expected: ',' or ')'"),
     ] {
         let error = LabelSelector::parse(selector).expect_err(selector).to_string();

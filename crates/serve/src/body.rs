@@ -8,18 +8,22 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
-use crate::activity::Busy;
-
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, BoxError>;
 
-/// An answer that counts as open until its last byte was handed over, or its client left.
-pub struct Counted {
-    pub inner: Body,
-    pub _busy: Busy,
+/// An answer that keeps something until its last byte was handed over, or its client left.
+pub struct Counted<T> {
+    inner: Body,
+    _kept: T,
 }
 
-impl http_body::Body for Counted {
+impl<T> Counted<T> {
+    pub fn new(inner: Body, kept: T) -> Self {
+        Self { inner, _kept: kept }
+    }
+}
+
+impl<T: Unpin> http_body::Body for Counted<T> {
     type Data = Bytes;
     type Error = BoxError;
 

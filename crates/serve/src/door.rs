@@ -185,6 +185,11 @@ impl Guest {
         self.0.kept.lock().unwrap_or_else(PoisonError::into_inner).push(what);
     }
 
+    /// Where it comes from, as far as addresses tell one from another.
+    pub fn address(&self) -> IpAddr {
+        self.0.peer
+    }
+
     /// Whether it is no stranger any more.
     pub fn is_known(&self) -> bool {
         self.0.known.load(Relaxed)

@@ -98,7 +98,7 @@ impl Connection {
                 guest.touch();
                 request.extensions_mut().insert(guest.clone());
                 let answer = handler(request);
-                async move { Ok::<_, Infallible>(answer.await.map(|inner| Counted { inner, _busy: busy })) }
+                async move { Ok::<_, Infallible>(answer.await.map(|inner| Counted::new(inner, busy))) }
             })
         };
         let limits = &self.limits;

@@ -20,7 +20,7 @@ mod http;
 mod limits;
 
 pub use accept::serve;
-pub use body::{Body, BoxError, Patient, Stalled};
+pub use body::{Body, BoxError, Counted, Patient, Stalled};
 pub use door::{Guest, TooMany, WeakGuest};
 pub use http::{Handler, Peer, Reception};
 pub use limits::{Limits, raise_descriptor_limit};

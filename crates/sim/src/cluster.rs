@@ -262,6 +262,9 @@ fn bootstrap() -> Vec<Value> {
                 "resources": [resource], "scope": "*" }],
         })
     };
+    let mut interceptor =
+        hook("virt-launcher-eviction-interceptor.kubevirt.io", "/pod-eviction-validate", "pods/eviction", &["*"]);
+    interceptor["rules"][0]["apiGroups"] = json!([""]);
     vec![
         json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } }),
         json!({
@@ -280,8 +283,12 @@ fn bootstrap() -> Vec<Value> {
         json!({
             "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
             "metadata": { "name": "virt-api-mutator" },
-            "webhooks": [hook("vmi-mutator.kubevirt.io", "/virtualmachineinstances-mutate", "virtualmachineinstances",
-                &["CREATE"])],
+            "webhooks": [
+                hook("vmi-mutator.kubevirt.io", "/virtualmachineinstances-mutate", "virtualmachineinstances", &["CREATE"]),
+                hook("vm-mutator.kubevirt.io", "/virtualmachines-mutate", "virtualmachines", &["CREATE", "UPDATE"]),
+                hook("migration-mutator.kubevirt.io", "/migration-mutate-create", "virtualmachineinstancemigrations",
+                    &["CREATE"]),
+            ],
         }),
         json!({
             "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
@@ -290,6 +297,12 @@ fn bootstrap() -> Vec<Value> {
                 hook("vm-validator.kubevirt.io", "/virtualmachines-validate", "virtualmachines", &["CREATE", "UPDATE"]),
                 hook("vmi-validator.kubevirt.io", "/virtualmachineinstances-validate-create",
                     "virtualmachineinstances", &["CREATE"]),
+                interceptor,
+                hook("preset-validator.kubevirt.io", "/vmipreset-validate", "virtualmachineinstancepresets", &["CREATE"]),
+                hook("migration-validator.kubevirt.io", "/migration-validate-create", "virtualmachineinstancemigrations",
+                    &["CREATE"]),
+                hook("kubevirt-create-validator.kubevirt.io", "/kubevirt-validate-create", "kubevirts", &["CREATE"]),
+                hook("kubevirt-validator.kubevirt.io", "/kubevirt-validate-update", "kubevirts", &["UPDATE"]),
             ],
         }),
     ]

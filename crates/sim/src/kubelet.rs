@@ -30,6 +30,9 @@ pub const WAITING: &str = "sim.ferrovirt.io/waiting";
 /// Annotation: no node takes the pod.
 pub const UNSCHEDULABLE: &str = "sim.ferrovirt.io/unschedulable";
 
+/// Annotation: when the pod is removed by force, its launcher goes on until somebody else ends it.
+pub const LINGERS: &str = "sim.ferrovirt.io/lingers";
+
 /// How long a launcher outlives a pod object that was removed by force.
 const NOTICE: Duration = Duration::from_millis(150);
 
@@ -174,11 +177,15 @@ impl Kubelet {
     /// The object is gone, perhaps by force: a kubelet then ends what still runs, but not at once.
     fn vanished(&self, pod: &Pod) {
         let Some(uid) = pod.uid() else { return };
-        let this = self.clone();
+        let (this, lingers) = (self.clone(), pod.annotations().contains_key(LINGERS));
         tokio::spawn(async move {
             if let Some(launcher) = this.launcher_of(&uid).filter(|launcher| !launcher.has_ended()) {
-                tokio::time::sleep(NOTICE).await;
-                launcher.kill();
+                if lingers {
+                    drop(launcher.ended().wait_for(|ended| *ended).await);
+                } else {
+                    tokio::time::sleep(NOTICE).await;
+                    launcher.kill();
+                }
             }
             this.forget(&uid);
         });

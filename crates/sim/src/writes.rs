@@ -1,4 +1,4 @@
-//! Counts what is written through a client, by verb and resource.
+//! Counts what is asked through a client, by verb and resource. A watch is one question, however long it is answered.
 
 use std::{
     collections::BTreeMap,
@@ -10,14 +10,25 @@ use http::{Method, Request};
 use kube::client::Body;
 use tower::Service;
 
-/// Counts of writes. Clones count together.
+/// Counts of writes, and apart from them of reads. Clones count together.
 #[derive(Clone, Default)]
-pub struct Writes(Arc<Mutex<BTreeMap<String, u64>>>);
+pub struct Writes(Arc<Mutex<Counts>>);
+
+#[derive(Default)]
+struct Counts {
+    writes: BTreeMap<String, u64>,
+    reads: BTreeMap<String, u64>,
+}
 
 impl Writes {
     /// `PATCH virtualmachines/status` and so on, with how often.
     pub fn counts(&self) -> BTreeMap<String, u64> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).writes.clone()
+    }
+
+    /// The same of reads: `GET pods`.
+    pub fn reads(&self) -> BTreeMap<String, u64> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).reads.clone()
     }
 
     /// All writes of a resource, whatever the verb.
@@ -32,7 +43,9 @@ impl Writes {
 
     fn count(&self, method: &Method, path: &str) {
         let key = format!("{method} {}", target(path));
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default() += 1;
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kind = if *method == Method::GET { &mut counts.reads } else { &mut counts.writes };
+        *kind.entry(key).or_default() += 1;
     }
 }
 
@@ -78,7 +91,7 @@ impl<S: Service<Request<Body>>> Service<Request<Body>> for Counted<S> {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        if *request.method() != Method::GET {
+        if !request.uri().query().unwrap_or_default().contains("watch=true") {
             self.writes.count(request.method(), request.uri().path());
         }
         self.inner.call(request)

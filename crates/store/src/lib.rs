@@ -37,6 +37,8 @@
 //! - A read sees only what the log already holds; with [`Durability::Synced`] that means on the disk.
 //! - A revision is used once in the life of a store, crashes and lost relaxed writes included.
 //! - A watcher sees every event of its resource once and in order, or is told [`Gone`].
+//! - A list at a revision ([`Store::list_at`]) is that revision's, or the answer is [`Gone`]. What is kept for it is bounded,
+//!   however many ask.
 //! - A batch ([`Store::commit_all`]) is there as a whole after a crash, or not at all.
 //!
 //! No kind of object, no JSON and no clock enters this crate.
@@ -56,9 +58,9 @@ mod writer;
 pub use backup::{BackupError, FsckReport, RestoreError, copy, fsck, restore};
 pub use files::{DirFiles, Files, LogFile};
 pub use model::{
-    Change, CommitError, Durability, Entry, Event, EventKind, Expect, Gone, Key, List, Meta, Options, Report, Stats,
-    Value, Write,
+    Change, CommitError, Condition, Durability, Entry, Event, EventKind, Expect, Gone, Key, List, Meta, Options,
+    Report, Stats, Value, Write,
 };
 pub use recover::OpenError;
 pub use store::Store;
-pub use table::Watcher;
+pub use table::{Pin, Watcher};

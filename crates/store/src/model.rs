@@ -125,11 +125,21 @@ pub struct Write<M> {
     pub change: Change<M>,
 }
 
+/// What must be true of another object for a commit to happen, at the moment of the commit.
+pub struct Condition<M> {
+    pub resource: Arc<str>,
+    pub key: Key,
+    pub holds: fn(Option<&Entry<M>>) -> bool,
+}
+
 #[derive(thiserror::Error)]
 pub enum CommitError<M> {
     /// The expectation did not hold. `current` is what is there instead.
     #[error("the object is not in the expected state")]
     Conflict { current: Option<Arc<Entry<M>>> },
+    /// A [`Condition`] did not hold.
+    #[error("another object is not in the state that the write depends on")]
+    Unmet,
     /// The disk did not take the write. Nothing changed; a later commit may succeed.
     #[error("the store cannot write to its disk")]
     Full(#[source] io::Error),
@@ -142,17 +152,18 @@ impl<M> fmt::Debug for CommitError<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Conflict { current } => f.debug_struct("Conflict").field("current", current).finish(),
+            Self::Unmet => f.write_str("Unmet"),
             Self::Full(error) => f.debug_tuple("Full").field(error).finish(),
             Self::Closed => f.write_str("Closed"),
         }
     }
 }
 
-/// The watch cannot go on from where it stands: list again.
+/// What was asked for is not known any more: list again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("events are only known after revision {oldest}")]
 pub struct Gone {
-    /// The oldest revision from which a watch could start now.
+    /// The oldest revision that could be asked for now.
     pub oldest: u64,
 }
 
@@ -191,6 +202,8 @@ pub struct Options {
     pub watch_events: usize,
     /// Bytes of objects in those events.
     pub watch_bytes: usize,
+    /// Bytes of objects in events that are kept beyond those for [`crate::Pin`]s, of all resources together.
+    pub history_bytes: usize,
     /// Revisions reserved on disk at a time; a crash skips at most this many.
     pub revision_step: u64,
     /// Relaxed writes reach the disk after this time at the latest.
@@ -205,6 +218,7 @@ impl Default for Options {
             compact_min_bytes: 16 << 20,
             watch_events: 4096,
             watch_bytes: 8 << 20,
+            history_bytes: 64 << 20,
             revision_step: 1000,
             relaxed_sync: Duration::from_secs(1),
         }
@@ -238,4 +252,6 @@ pub struct Stats {
     pub fsyncs: u64,
     pub compactions: u64,
     pub watchers: u64,
+    /// What is kept for pins beyond what watchers need.
+    pub history_bytes: u64,
 }

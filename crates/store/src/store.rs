@@ -12,10 +12,10 @@ use tokio::sync::oneshot;
 use crate::compact::Everything;
 use crate::files::{DirFiles, Files};
 use crate::log::{Log, Tail, create_segment};
-use crate::model::{CommitError, Entry, Gone, Key, List, Meta, Options, Report, Stats, Write};
+use crate::model::{CommitError, Condition, Entry, Gone, Key, List, Meta, Options, Report, Stats, Write};
 use crate::recover::{OpenError, Recovered, scan};
-use crate::table::{Objects, Tables, Watcher};
-use crate::writer::{Counters, Desk, Request, Writer};
+use crate::table::{Bounds, Objects, Pin, Tables, Watcher};
+use crate::writer::{Commit, Counters, Desk, Request, Writer};
 
 /// See the crate's documentation. Clones share one store.
 pub struct Store<M> {
@@ -60,7 +60,9 @@ impl<M: Meta> Store<M> {
 
         let (high, torn_bytes) = (recovered.high, recovered.torn_bytes);
         let loaded = load(recovered)?;
-        let tables = Arc::new(Tables::new(high, options.watch_events, options.watch_bytes, loaded.objects));
+        let bounds =
+            Bounds { events: options.watch_events, bytes: options.watch_bytes, history: options.history_bytes };
+        let tables = Arc::new(Tables::new(high, bounds, loaded.objects));
         let counters = Arc::new(Counters::default());
         counters.log_bytes.store(log.total(), Relaxed);
         counters.live_bytes.store(loaded.live_bytes, Relaxed);
@@ -100,7 +102,16 @@ impl<M: Meta> Store<M> {
         if writes.is_empty() {
             return Ok(Vec::new());
         }
-        self.desk.commit(writes).await
+        self.desk.commit(Commit { writes, conditions: Vec::new() }).await
+    }
+
+    /// As [`Store::commit`], if other objects are as they have to be. Nothing happens between the look at them and the write.
+    pub async fn commit_if(
+        &self,
+        write: Write<M>,
+        conditions: Vec<Condition<M>>,
+    ) -> Result<Arc<Entry<M>>, CommitError<M>> {
+        self.desk.commit(Commit { writes: vec![write], conditions }).await?.pop().ok_or(CommitError::Closed)
     }
 
     pub fn get(&self, resource: &str, key: &Key) -> Option<Arc<Entry<M>>> {
@@ -109,6 +120,23 @@ impl<M: Meta> Store<M> {
 
     pub fn list(&self, resource: &str, namespace: Option<&str>) -> List<M> {
         self.tables.list(resource, namespace)
+    }
+
+    /// The objects of a resource as they were at `revision`, from the first one behind `after` on.
+    pub fn list_at(
+        &self,
+        resource: &str,
+        namespace: Option<&str>,
+        revision: u64,
+        after: Option<&Key>,
+    ) -> Result<List<M>, Gone> {
+        self.tables.list_at(resource, namespace, revision, after)
+    }
+
+    /// Keeps the events of a resource after `revision`, as far as there is room for them, so that [`Store::list_at`] finds its
+    /// way back there.
+    pub fn pin(&self, resource: &str, revision: u64) -> Pin<M> {
+        self.tables.pin(resource, revision)
     }
 
     pub fn count(&self, resource: &str) -> usize {
@@ -152,6 +180,7 @@ impl<M: Meta> Store<M> {
             fsyncs: self.counters.fsyncs.load(Relaxed),
             compactions: self.counters.compactions.load(Relaxed),
             watchers: self.tables.watchers(),
+            history_bytes: self.tables.history_bytes(),
         }
     }
 

@@ -5,7 +5,8 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::task::{Context, Poll, Waker};
 
@@ -26,9 +27,20 @@ pub(crate) struct Tables<M> {
     handed_out: AtomicU64,
     /// Where this run began. Nothing is known of the events before.
     start: u64,
-    max_events: usize,
-    max_bytes: usize,
+    bounds: Bounds,
     watchers: AtomicU64,
+    /// Bytes of events that are kept for pins only, in all tables.
+    history: AtomicUsize,
+}
+
+/// How much is kept of what was.
+#[derive(Clone, Copy)]
+pub(crate) struct Bounds {
+    /// Events of a table for watchers, and their bytes.
+    pub events: usize,
+    pub bytes: usize,
+    /// Bytes of older events for pins, of all tables together.
+    pub history: usize,
 }
 
 pub(crate) struct Table<M> {
@@ -51,6 +63,13 @@ struct State<M> {
     bytes: usize,
     /// Every event after this revision is in `events`.
     floor: u64,
+    /// Older events, for lists at a revision that somebody pinned. What follows the last of them is the first of `events`.
+    attic: VecDeque<Arc<Event<M>>>,
+    attic_bytes: usize,
+    /// Every event after this revision is in `attic` or `events`.
+    oldest: u64,
+    /// Revisions that somebody may come back to, and how many hold each.
+    pins: BTreeMap<u64, usize>,
     /// Revision of the newest change.
     newest: u64,
 }
@@ -64,16 +83,16 @@ pub(crate) struct Applied<M> {
 pub(crate) type Objects<M> = BTreeMap<Key, Arc<Entry<M>>>;
 
 impl<M> Tables<M> {
-    pub(crate) fn new(start: u64, max_events: usize, max_bytes: usize, objects: Vec<(Arc<str>, Objects<M>)>) -> Self {
+    pub(crate) fn new(start: u64, bounds: Bounds, objects: Vec<(Arc<str>, Objects<M>)>) -> Self {
         let tables = objects.into_iter().map(|(name, objects)| (name, Arc::new(Table::new(start, objects)))).collect();
         Self {
             tables: RwLock::new(tables),
             applied: AtomicU64::new(start),
             handed_out: AtomicU64::new(start),
             start,
-            max_events,
-            max_bytes,
+            bounds,
             watchers: AtomicU64::new(0),
+            history: AtomicUsize::new(0),
         }
     }
 
@@ -98,6 +117,32 @@ impl<M> Tables<M> {
             Some(table) => self.list_state(&table.read(), namespace),
             None => List { revision: self.revision(), items: Vec::new() },
         }
+    }
+
+    /// The objects as they were: those of now, without what happened since.
+    pub(crate) fn list_at(
+        &self,
+        resource: &str,
+        namespace: Option<&str>,
+        revision: u64,
+        after: Option<&Key>,
+    ) -> Result<List<M>, Gone> {
+        let table = self.table_or_new(resource);
+        let state = table.read();
+        if revision < state.oldest || revision > self.handed_out.load(SeqCst) {
+            return Err(Gone { oldest: state.oldest });
+        }
+        Ok(List { revision, items: state.items_at(namespace, revision, after) })
+    }
+
+    pub(crate) fn pin(self: &Arc<Self>, resource: &str, revision: u64) -> Pin<M> {
+        let table = self.table_or_new(resource);
+        *table.write().pins.entry(revision).or_default() += 1;
+        Pin { tables: self.clone(), table, revision }
+    }
+
+    pub(crate) fn history_bytes(&self) -> u64 {
+        self.history.load(SeqCst) as u64
     }
 
     /// The resources that have objects, sorted.
@@ -163,7 +208,7 @@ impl<M> Tables<M> {
             let mut trimmed = Vec::new();
             for event in events {
                 state.apply(event);
-                state.trim(self.max_events, self.max_bytes, &mut trimmed);
+                state.trim(self.bounds, &self.history, &mut trimmed);
             }
             drop(state);
             touched.push(table);
@@ -218,7 +263,18 @@ impl<M> Tables<M> {
 
 impl<M> Table<M> {
     fn new(start: u64, objects: Objects<M>) -> Self {
-        let state = State { objects, events: VecDeque::new(), first: 0, bytes: 0, floor: start, newest: start };
+        let state = State {
+            objects,
+            events: VecDeque::new(),
+            first: 0,
+            bytes: 0,
+            floor: start,
+            attic: VecDeque::new(),
+            attic_bytes: 0,
+            oldest: start,
+            pins: BTreeMap::new(),
+            newest: start,
+        };
         Self { state: RwLock::new(state), sleepers: Mutex::default() }
     }
 
@@ -270,16 +326,94 @@ impl<M> State<M> {
         self.events.push_back(Arc::new(event));
     }
 
-    fn trim(&mut self, max_events: usize, max_bytes: usize, trimmed: &mut Vec<Arc<Event<M>>>) {
-        while self.events.len() > max_events || (self.bytes > max_bytes && self.events.len() > MIN_EVENTS) {
+    /// Lets go of the oldest events: those that watchers have no right to any more, unless a pin needs them and there is room.
+    fn trim(&mut self, bounds: Bounds, history: &AtomicUsize, trimmed: &mut Vec<Arc<Event<M>>>) {
+        while self.events.len() > bounds.events || (self.bytes > bounds.bytes && self.events.len() > MIN_EVENTS) {
             let Some(event) = self.events.pop_front() else {
                 break;
             };
             self.bytes -= weight(&event);
             self.first += 1;
             self.floor = event.revision;
+            self.attic_bytes += weight(&event);
+            history.fetch_add(weight(&event), SeqCst);
+            self.attic.push_back(event);
+        }
+        self.clear_attic(bounds.history, history, trimmed);
+    }
+
+    /// Who pinned longest ago pays for what there is no room for. One table has half of the room at most: whoever writes much
+    /// there does not take all that is kept for others.
+    fn clear_attic(&mut self, room: usize, history: &AtomicUsize, trimmed: &mut Vec<Arc<Event<M>>>) {
+        let wanted = self.pins.keys().next().copied().unwrap_or(u64::MAX);
+        while self.attic.front().is_some_and(|event| event.revision <= wanted)
+            || ((history.load(SeqCst) > room || self.attic_bytes > room / 2) && !self.attic.is_empty())
+        {
+            let Some(event) = self.attic.pop_front() else {
+                break;
+            };
+            self.attic_bytes -= weight(&event);
+            history.fetch_sub(weight(&event), SeqCst);
+            self.oldest = event.revision;
             trimmed.push(event);
         }
+    }
+
+    /// From the newest event back to the revision, each is undone. The caller made sure that all of them are known.
+    fn items_at(&self, namespace: Option<&str>, revision: u64, after: Option<&Key>) -> Vec<Arc<Entry<M>>> {
+        let inside = |key: &Key| {
+            namespace.is_none_or(|namespace| *key.namespace == *namespace) && after.is_none_or(|after| key > after)
+        };
+        let mut before: BTreeMap<&Key, Option<&Arc<Entry<M>>>> = BTreeMap::new();
+        let events = self.events.iter().rev().chain(self.attic.iter().rev());
+        for event in events.take_while(|event| event.revision > revision) {
+            if inside(&event.entry.key) {
+                before.insert(&event.entry.key, event.previous.as_ref());
+            }
+        }
+        let first = Bound::Included(Key::new(namespace.unwrap_or_default(), ""));
+        let from = match after {
+            Some(after) if namespace.is_none_or(|namespace| *after.namespace >= *namespace) => {
+                Bound::Excluded(after.clone())
+            }
+            _ => first,
+        };
+        let now = self.objects.range((from, Bound::Unbounded));
+        let mut now =
+            now.take_while(|(key, _)| namespace.is_none_or(|namespace| *key.namespace == *namespace)).peekable();
+        let mut items = Vec::new();
+        for (key, was) in before {
+            while let Some((_, entry)) = now.next_if(|(other, _)| *other < key) {
+                items.push(entry.clone());
+            }
+            now.next_if(|(other, _)| *other == key);
+            items.extend(was.cloned());
+        }
+        items.extend(now.map(|(_, entry)| entry.clone()));
+        items
+    }
+}
+
+/// Somebody may come back to a revision of a resource, until this is dropped. See [`crate::Store::pin`].
+pub struct Pin<M> {
+    tables: Arc<Tables<M>>,
+    table: Arc<Table<M>>,
+    revision: u64,
+}
+
+impl<M> Drop for Pin<M> {
+    fn drop(&mut self) {
+        let mut trimmed = Vec::new();
+        let mut state = self.table.write();
+        if let Some(count) = state.pins.get_mut(&self.revision) {
+            *count -= 1;
+            if *count == 0 {
+                state.pins.remove(&self.revision);
+            }
+        }
+        state.clear_attic(self.tables.bounds.history, &self.tables.history, &mut trimmed);
+        // The lock first, then what was let go of.
+        drop(state);
     }
 }
 
@@ -360,8 +494,10 @@ impl<M> Drop for Watcher<M> {
     }
 }
 
+/// An event holds the state before it, too, which another event may hold as its own.
 fn weight<M>(event: &Event<M>) -> usize {
-    event.entry.bytes.len() + EVENT_OVERHEAD
+    let before = event.previous.as_ref().map_or(0, |previous| previous.bytes.len());
+    event.entry.bytes.len().max(before) + EVENT_OVERHEAD
 }
 
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {

@@ -21,7 +21,7 @@ use crate::files::Files;
 use crate::frame::{Encoder, MAX_BODY, Op, OpKind};
 use crate::heap;
 use crate::log::Log;
-use crate::model::{Change, CommitError, Durability, Entry, Event, EventKind, Expect, Key, Options, Write};
+use crate::model::{Change, CommitError, Condition, Durability, Entry, Event, EventKind, Expect, Key, Options, Write};
 use crate::table::{Applied, Tables};
 
 /// A batch takes no more requests past these.
@@ -38,9 +38,15 @@ const TRIM_PAUSE: Duration = Duration::from_secs(1);
 pub(crate) type Asker<M> = oneshot::Sender<Answer<M>>;
 pub(crate) type Answer<M> = Result<Vec<Arc<Entry<M>>>, CommitError<M>>;
 
+/// Writes that happen together, and what they depend on.
+pub(crate) struct Commit<M> {
+    pub writes: Vec<Write<M>>,
+    pub conditions: Vec<Condition<M>>,
+}
+
 pub(crate) enum Request<M> {
     Commit {
-        writes: Vec<Write<M>>,
+        commit: Commit<M>,
         answer: Asker<M>,
     },
     /// Everything at one moment, and the revision of it.
@@ -133,6 +139,9 @@ enum Outcome<M> {
         current: Option<Arc<Entry<M>>>,
         pending: bool,
     },
+    Unmet {
+        pending: bool,
+    },
     TooLarge,
 }
 
@@ -148,12 +157,12 @@ impl<M: Send + Sync + 'static> Desk<M> {
     }
 
     /// Dropping the future does not take back the writes.
-    pub(crate) async fn commit(&self, writes: Vec<Write<M>>) -> Answer<M> {
+    pub(crate) async fn commit(&self, commit: Commit<M>) -> Answer<M> {
         let (answer, mut answered) = oneshot::channel();
-        if let Err((writes, answer)) = self.at_once(writes, answer) {
+        if let Err((commit, answer)) = self.at_once(commit, answer) {
             self.load.waiting.fetch_add(1, SeqCst);
             // Whoever reads the queue counts back. If nobody does, nothing is written any more.
-            self.send(Request::Commit { writes, answer }).map_err(|_| CommitError::Closed)?;
+            self.send(Request::Commit { commit, answer }).map_err(|_| CommitError::Closed)?;
         } else if let Ok(answer) = answered.try_recv() {
             return answer;
         }
@@ -166,20 +175,20 @@ impl<M: Send + Sync + 'static> Desk<M> {
 
     /// Commits on this thread, if nobody else wants to. It waits for the disk then: in an async program one of several threads
     /// does, as the queue's would.
-    fn at_once(&self, writes: Vec<Write<M>>, answer: Asker<M>) -> Result<(), (Vec<Write<M>>, Asker<M>)> {
+    fn at_once(&self, commit: Commit<M>, answer: Asker<M>) -> Result<(), (Commit<M>, Asker<M>)> {
         // What need not be synced at once is synced later, by the thread.
-        let synced = writes.iter().any(|write| write.durability == Durability::Synced);
+        let synced = commit.writes.iter().any(|write| write.durability == Durability::Synced);
         if !synced || self.load.crowded.load(SeqCst) || self.load.waiting.load(SeqCst) > 0 {
-            return Err((writes, answer));
+            return Err((commit, answer));
         }
         let Ok(mut guard) = self.writer.try_lock() else {
-            return Err((writes, answer));
+            return Err((commit, answer));
         };
         let Some(writer) = guard.as_mut() else {
-            return Err((writes, answer));
+            return Err((commit, answer));
         };
         let mut batch = Batch::new();
-        batch.add(&writer.tables, &mut writer.revision, writes, answer);
+        batch.add(&writer.tables, &mut writer.revision, commit, answer);
         writer.commit(batch);
         let tidy = writer.wants_tidying();
         drop(guard);
@@ -236,8 +245,8 @@ fn serve<M: Send + Sync + 'static>(
         let mut wants_state = Vec::new();
         while let Some(request) = next.take() {
             match request {
-                Request::Commit { writes, answer } => {
-                    batch.add(&writer.tables, &mut writer.revision, writes, answer);
+                Request::Commit { commit, answer } => {
+                    batch.add(&writer.tables, &mut writer.revision, commit, answer);
                 }
                 Request::State { answer } => wants_state.push(answer),
                 Request::Tidy => {}
@@ -320,6 +329,7 @@ impl<M: Send + Sync + 'static> Writer<M> {
                     let _ = answer.send(match outcome {
                         Outcome::Done(entries) => Ok(entries),
                         Outcome::Conflict { current, .. } => Err(CommitError::Conflict { current }),
+                        Outcome::Unmet { .. } => Err(CommitError::Unmet),
                         Outcome::TooLarge => Err(CommitError::Full(io::ErrorKind::FileTooLarge.into())),
                     });
                 }
@@ -330,6 +340,7 @@ impl<M: Send + Sync + 'static> Writer<M> {
                 for (answer, outcome) in batch.answers {
                     let _ = answer.send(Err(match outcome {
                         Outcome::Conflict { current, pending: false } => CommitError::Conflict { current },
+                        Outcome::Unmet { pending: false } => CommitError::Unmet,
                         Outcome::TooLarge => CommitError::Full(io::ErrorKind::FileTooLarge.into()),
                         _ => CommitError::Full(same(&error)),
                     }));
@@ -482,18 +493,20 @@ impl<M> Batch<M> {
     }
 
     /// Checks a commit and, if all of it holds, takes it into the batch and gives it revisions.
-    fn add(&mut self, tables: &Tables<M>, revision: &mut u64, writes: Vec<Write<M>>, answer: Asker<M>) {
+    fn add(&mut self, tables: &Tables<M>, revision: &mut u64, commit: Commit<M>, answer: Asker<M>) {
+        let Commit { writes, conditions } = commit;
         let begin = self.changes.len();
         let mut undo = Vec::with_capacity(writes.len());
         let mut next = *revision;
         let mut bytes = 0;
         let mut sync = false;
-        let mut failure = None;
+        let mut failure = self.unmet(tables, conditions).map(|pending| Outcome::Unmet { pending });
         for write in writes {
+            if failure.is_some() {
+                break;
+            }
             let place = (write.resource, write.key);
-            let staged = self.overlay.get(&place);
-            let pending = staged.is_some();
-            let current = staged.cloned().unwrap_or_else(|| tables.get(&place.0, &place.1));
+            let (current, pending) = self.current(tables, &place);
             if !holds(write.expect, current.as_deref(), &write.change) {
                 failure = Some(Outcome::Conflict { current, pending });
                 break;
@@ -531,6 +544,22 @@ impl<M> Batch<M> {
             }
         };
         self.answers.push((answer, outcome));
+    }
+
+    /// What is there as the round stands, and whether that is of the round.
+    fn current(&self, tables: &Tables<M>, place: &(Arc<str>, Key)) -> (Option<Arc<Entry<M>>>, bool) {
+        match self.overlay.get(place) {
+            Some(staged) => (staged.clone(), true),
+            None => (tables.get(&place.0, &place.1), false),
+        }
+    }
+
+    /// Whether a condition does not hold, and that because of this very round.
+    fn unmet(&self, tables: &Tables<M>, conditions: Vec<Condition<M>>) -> Option<bool> {
+        conditions.into_iter().find_map(|Condition { resource, key, holds }| {
+            let (current, pending) = self.current(tables, &(resource, key));
+            (!holds(current.as_deref())).then_some(pending)
+        })
     }
 }
 

@@ -1,16 +1,19 @@
-//! Admission webhooks: `AdmissionReview` in, verdict out. The judgement itself is in [`crate::validate`], which is pure.
+//! Admission webhooks: `AdmissionReview` in, verdict out. The judgement itself is in [`crate::validate`], which is pure, and so is
+//! what is written into objects, in [`ferrovirt_plan::defaults`].
 
-use base64::Engine;
-use ferrovirt_api::{
-    names,
-    v1::{KubeVirtConfiguration, VirtualMachineInstance},
-};
+mod kinds;
+mod mutate;
+mod numbers;
+mod references;
+
+use ferrovirt_api::v1::{VirtualMachine, VirtualMachineInstance};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
+use kube::Api;
 use serde_json::{Value, json};
 
 use crate::{
-    Body, VirtApi, answer, hypervisors, rights,
+    Body, VirtApi, answer, eviction, hypervisors, rights,
     validate::{self, update},
 };
 
@@ -23,41 +26,80 @@ pub(crate) async fn handle(api: &VirtApi, hook: &str, request: Request<Body>) ->
         Ok(review) => review,
         Err(error) => return answer::bad_request(&format!("the review is not JSON: {error}")),
     };
-    let configuration = api.configuration.current().await;
-    let cluster = validate::Cluster(&configuration);
-    let verdict = match hook {
-        _ if leaving(&review) => json!({ "allowed": true }),
-        "virtualmachines-validate" => {
-            judge(api, &review, |vm| validate::virtual_machine(vm, &cluster), validate::warnings, "/spec/template/spec")
-                .await
-        }
-        "virtualmachineinstances-validate-create" => {
-            judge(api, &review, instance_rules(&review, &cluster), |_| vec![], "/spec").await
-        }
-        "virtualmachineinstances-validate-update" => judge_change(&review, &cluster),
-        "virtualmachinereplicaset-validate" => {
-            judge(api, &review, |set| validate::replica_set(set, &cluster), |_| vec![], "/spec/template/spec").await
-        }
-        "datavolumes-validate" => judge_volume(api, &review).await,
-        "virtualmachineinstances-mutate" => default_instance(&review, &configuration),
-        _ => return answer::not_found(&format!("there is no webhook /{hook}")),
-    };
-    // An instance that runs keeps its hypervisor, even if the cluster would not admit it again.
-    let settled = leaving(&review) || hook == "virtualmachineinstances-validate-update";
-    let refused = match settled {
-        true => None,
-        false => hypervisors::not_admitted(&configuration, &review["request"]["object"]),
-    };
-    let mut response = match refused {
-        // The rules of the object itself come first: they name everything that is wrong with it.
-        Some(cause) if verdict["allowed"] == true => refuse(&cause.message.clone(), &[cause]),
-        _ => verdict,
+    // Objects are large, and so is what works on them: none of it belongs on the stack of whoever asks.
+    let Some(mut response) = Box::pin(answer_to(api, hook, &review)).await else {
+        return answer::not_found(&format!("there is no webhook /{hook}"));
     };
     response["uid"] = review["request"]["uid"].clone();
     answer::json(
         StatusCode::OK,
         &json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response }),
     )
+}
+
+async fn answer_to(api: &VirtApi, hook: &str, review: &Value) -> Option<Value> {
+    let kubevirt = api.configuration.object().await;
+    let configuration = &kubevirt.spec.configuration;
+    let cluster = validate::Cluster(configuration);
+    let verdict = match hook {
+        "virtualmachines-mutate" => return Some(Box::pin(mutate::virtual_machine(api, review, &kubevirt)).await),
+        "virtualmachineinstances-mutate" => Box::pin(mutate::instance(api, review, &kubevirt)).await,
+        "virtualmachines-validate" | "virtualmachinereplicaset-validate" if leaving(review) => {
+            return Some(json!({ "allowed": true }));
+        }
+        "virtualmachines-validate" => {
+            let creates = review["request"]["operation"] == "CREATE";
+            let by = validate::By { component: update::is_component(user(review)), creates };
+            let old = serde_json::from_value::<Box<VirtualMachine>>(review["request"]["oldObject"].clone()).ok();
+            let vmi = match Box::pin(running_instance(api, &review["request"])).await {
+                Ok(vmi) => vmi,
+                Err(error) => return Some(refuse(&format!("cannot look at the VM's instance: {error}"), &[])),
+            };
+            let rules = |vm: &VirtualMachine| {
+                let mut causes = validate::virtual_machine(vm, &cluster, by);
+                if causes.is_empty() {
+                    causes.extend(old.iter().filter(|_| !creates).flat_map(|old| validate::while_kept(old, vm)));
+                    causes.extend(validate::volume_requests(vm, vmi.as_deref(), &cluster));
+                }
+                causes
+            };
+            Box::pin(judge(api, review, rules, |vm| validate::warnings(vm, &cluster), "/spec/template/spec")).await
+        }
+        "virtualmachineinstances-validate-create" => {
+            let rules = instance_rules(review, &cluster);
+            Box::pin(judge(api, review, rules, |_| vec![], "/spec")).await
+        }
+        // An instance that runs keeps its hypervisor, even if the cluster would not admit it again.
+        "virtualmachineinstances-validate-update" => return Some(judge_change(review, &cluster)),
+        "virtualmachinereplicaset-validate" => {
+            let rules = |set: &_| validate::replica_set(set, &cluster);
+            let warnings = |set: &_| validate::replica_set_warnings(set, &cluster);
+            Box::pin(judge(api, review, rules, warnings, "/spec/template/spec")).await
+        }
+        eviction::HOOK => return Some(eviction::review(api, review, configuration).await),
+        "datavolumes-validate" if leaving(review) => return Some(json!({ "allowed": true })),
+        "datavolumes-validate" => return Some(judge_volume(api, review).await),
+        other => return Box::pin(kinds::answer_to(api, other, review, &cluster)).await,
+    };
+    // The rules of the object itself come first: they name everything that is wrong with it.
+    Some(match hypervisors::not_admitted(configuration, &review["request"]["object"]) {
+        Some(cause) if verdict["allowed"] == true => refuse(&cause.message.clone(), &[cause]),
+        _ => verdict,
+    })
+}
+
+/// The instance of a VM that is asked to change its volumes while it runs.
+async fn running_instance(api: &VirtApi, request: &Value) -> Result<Option<Box<VirtualMachineInstance>>, kube::Error> {
+    let object = &request["object"];
+    let asked = object["status"]["volumeRequests"].as_array().is_some_and(|requests| !requests.is_empty());
+    let (Some(name), Some(namespace)) = (object["metadata"]["name"].as_str(), request["namespace"].as_str()) else {
+        return Ok(None);
+    };
+    if !asked || object["status"]["ready"] != true {
+        return Ok(None);
+    }
+    let vmi = Api::<VirtualMachineInstance>::namespaced(api.client.clone(), namespace).get_opt(name).await?;
+    Ok(vmi.filter(|vmi| vmi.metadata.deletion_timestamp.is_none()).map(Box::new))
 }
 
 /// Someone who only takes a finalizer off an object that is going, or touches nothing that is judged, is not told of
@@ -108,9 +150,12 @@ fn judge_change(review: &Value, cluster: &validate::Cluster<'_>) -> Value {
         return refuse(&cause.message.clone(), &[cause]);
     }
     if update::is_component(user(review)) {
-        return json!({ "allowed": true });
+        let request = &review["request"];
+        let changed = request["oldObject"]["spec"] != request["object"]["spec"];
+        let cause = changed.then(|| update::resized(&request["oldObject"], &request["object"])).flatten();
+        return verdict(&cause.into_iter().collect::<Vec<_>>(), vec![]);
     }
-    let parse = |value: &Value| serde_json::from_value::<VirtualMachineInstance>(value.clone());
+    let parse = |value: &Value| serde_json::from_value::<Box<VirtualMachineInstance>>(value.clone());
     match (parse(&review["request"]["oldObject"]), parse(&review["request"]["object"])) {
         (Ok(old), Ok(new)) => verdict(&update::changed(&old, &new), vec![]),
         (Err(error), _) | (_, Err(error)) => refuse(&error.to_string(), &[]),
@@ -127,7 +172,7 @@ async fn judge<T>(
 where
     T: serde::de::DeserializeOwned,
 {
-    let object: T = match serde_json::from_value(review["request"]["object"].clone()) {
+    let object: Box<T> = match serde_json::from_value(review["request"]["object"].clone()) {
         Ok(object) => object,
         Err(error) => return refuse(&error.to_string(), &[]),
     };
@@ -148,13 +193,13 @@ fn verdict(causes: &[validate::Cause], warnings: Vec<String>) -> Value {
     if causes.is_empty() {
         return json!({ "allowed": true, "warnings": warnings });
     }
-    // Clients that show no causes show this line, so it names the fields too.
+    // Clients that show no causes show this line, so it names the fields too, behind the words that some look for.
     let told = causes.get(..TOLD).unwrap_or(causes);
     let mut messages: Vec<String> = told
         .iter()
         .map(|cause| match cause.message.contains(&cause.field) {
             true => cause.message.clone(),
-            false => format!("{}: {}", cause.field, cause.message),
+            false => format!("{} ({})", cause.message, cause.field),
         })
         .collect();
     if told.len() < causes.len() {
@@ -175,36 +220,4 @@ fn refuse(message: &str, causes: &[validate::Cause]) -> Value {
             "details": { "causes": causes },
         },
     })
-}
-
-/// What an instance gets without asking: a hold until its node lets go of it, and a network.
-fn default_instance(review: &Value, configuration: &KubeVirtConfiguration) -> Value {
-    let Ok(mut vmi) = serde_json::from_value::<VirtualMachineInstance>(review["request"]["object"].clone()) else {
-        // The schema or the validating webhook says what is wrong with it.
-        return json!({ "allowed": true });
-    };
-    let before = vmi.clone();
-    let finalizers = vmi.metadata.finalizers.get_or_insert_default();
-    if !finalizers.iter().any(|f| f == names::VIRTUAL_MACHINE_INSTANCE_FINALIZER) {
-        finalizers.push(names::VIRTUAL_MACHINE_INSTANCE_FINALIZER.into());
-    }
-    ferrovirt_plan::cluster_defaults::apply(&mut vmi.spec, configuration);
-    ferrovirt_plan::enlightenments::complete(&mut vmi.spec);
-    ferrovirt_plan::disks::add_default(&mut vmi.spec);
-    if vmi.spec.termination_grace_period_seconds.is_none() {
-        vmi.spec.termination_grace_period_seconds = Some(30);
-    }
-    let mut patch = vec![];
-    // What a new instance is becomes known when it runs. Whoever copies one from elsewhere need not know that.
-    if !review["request"]["object"]["status"].is_null() && !update::is_component(user(review)) {
-        patch.push(json!({ "op": "remove", "path": "/status" }));
-    }
-    if vmi.metadata.finalizers != before.metadata.finalizers {
-        patch.push(json!({ "op": "add", "path": "/metadata/finalizers", "value": vmi.metadata.finalizers }));
-    }
-    if vmi.spec != before.spec {
-        patch.push(json!({ "op": "replace", "path": "/spec", "value": vmi.spec }));
-    }
-    let patch = base64::engine::general_purpose::STANDARD.encode(Value::from(patch).to_string());
-    json!({ "allowed": true, "patchType": "JSONPatch", "patch": patch })
 }

@@ -77,6 +77,9 @@ pub(crate) fn from_kube(error: kube::Error) -> Response<Body> {
             let code = StatusCode::from_u16(answer.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
             status(code, &answer.reason, &answer.message)
         }
-        other => status(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", &other.to_string()),
+        other => {
+            let message = format!("virt-api cannot ask the API server: {}; try again", ferrovirt_api::chain(&other));
+            status(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", &message)
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use ferrovirt_api::v1::{KubeVirt, KubeVirtConfiguration};
+use ferrovirt_api::v1::KubeVirt;
 use futures::StreamExt;
 use kube::{
     Api, Client,
@@ -27,8 +27,8 @@ impl Configuration {
         Self { client, store: Arc::default() }
     }
 
-    /// As it is now; the defaults if there is no such object.
-    pub(crate) async fn current(&self) -> KubeVirtConfiguration {
+    /// The object as it is now; an empty one if there is none.
+    pub(crate) async fn object(&self) -> Arc<KubeVirt> {
         let store = self.store.get_or_init(|| {
             let (store, writer) = reflector::store();
             let stream = watcher(Api::<KubeVirt>::all(self.client.clone()), watcher::Config::default());
@@ -36,6 +36,6 @@ impl Configuration {
             store
         });
         let _ = tokio::time::timeout(PATIENCE, store.wait_until_ready()).await;
-        store.state().first().map(|kubevirt| kubevirt.spec.configuration.clone()).unwrap_or_default()
+        store.state().first().cloned().unwrap_or_default()
     }
 }

@@ -204,11 +204,25 @@ fn acpi_off(vmi: &VirtualMachineInstance) -> bool {
 
 /// What the node said no to, as a status.
 fn refused(target: &Target<'_>, error: &ProtocolError) -> Response<Body> {
-    let message = &error.message;
+    let (message, name, subresource) = (&error.message, target.name, &target.subresource);
+    let failed = |code, reason, next: &str| {
+        let what = format!("{subresource} of virtualmachineinstance {name:?} failed: {message}{next}");
+        answer::status(code, reason, &what)
+    };
     match error.code {
-        ErrorCode::Conflict | ErrorCode::NoAgent => answer::conflict("virtualmachineinstance", target.name, message),
+        // Upstream's code and words: its clients look for both.
+        ErrorCode::NoAgent if ["freeze", "unfreeze"].contains(&target.subresource.as_ref()) => {
+            let command = if subresource == "freeze" { "Freeze" } else { "Unfreeze" };
+            answer::internal(&format!("command {command} failed: QEMU guest agent is not connected: {message}"))
+        }
+        ErrorCode::Conflict | ErrorCode::NoAgent => answer::conflict("virtualmachineinstance", name, message),
         ErrorCode::NotHere => answer::not_found(message),
-        _ => answer::internal(message),
+        ErrorCode::BadRequest => failed(StatusCode::BAD_REQUEST, "BadRequest", ""),
+        // A guest keeps the launcher that it was started with.
+        ErrorCode::Version => {
+            failed(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", "; restart the VM to give it a new launcher")
+        }
+        ErrorCode::Failed => failed(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", ""),
     }
 }
 

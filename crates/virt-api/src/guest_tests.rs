@@ -84,3 +84,56 @@ fn durations_are_read_as_go_writes_them() {
         assert_eq!(go_duration_seconds(text), seconds, "{text:?}");
     }
 }
+
+#[tokio::test]
+async fn what_a_node_refuses_names_the_object_and_is_not_called_an_internal_error() {
+    let target = Target {
+        verb: "update",
+        namespace: "n",
+        resource: "virtualmachineinstances",
+        name: "a",
+        subresource: "pause".into(),
+        version: "v1",
+    };
+    let failed = "pause of virtualmachineinstance \\\"a\\\" failed: it hangs";
+    for (code, status, words) in [
+        (ErrorCode::Conflict, 409, "virtualmachineinstance.kubevirt.io \\\"a\\\": it hangs"),
+        (ErrorCode::NotHere, 404, "it hangs"),
+        (ErrorCode::BadRequest, 400, failed),
+        (ErrorCode::Version, 503, "restart the VM"),
+        (ErrorCode::Failed, 500, failed),
+    ] {
+        let response = refused(&target, &ProtocolError { code, message: "it hangs".into() });
+        assert_eq!(response.status().as_u16(), status, "{code:?}");
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let text = String::from_utf8_lossy(&body);
+        assert!(text.contains(words) && !text.contains("Internal error"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn without_an_agent_a_freeze_fails_with_upstreams_words() {
+    let error = ProtocolError { code: ErrorCode::NoAgent, message: "it is silent".into() };
+    for (subresource, code, said) in [
+        (
+            "freeze",
+            500,
+            "Internal error occurred: command Freeze failed: QEMU guest agent is not connected: it is silent",
+        ),
+        ("unfreeze", 500, "command Unfreeze failed: QEMU guest agent is not connected"),
+        ("guestosinfo", 409, "it is silent"),
+    ] {
+        let target = Target {
+            verb: "update",
+            namespace: "n",
+            resource: "virtualmachineinstances",
+            name: "a",
+            subresource: subresource.into(),
+            version: "v1",
+        };
+        let answer = refused(&target, &error);
+        assert_eq!(answer.status().as_u16(), code, "{subresource}");
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        assert!(String::from_utf8_lossy(&body).contains(said), "{subresource}: {body:?}");
+    }
+}

@@ -10,6 +10,7 @@ mod authorize;
 mod configuration;
 mod discovery;
 mod endpoints;
+mod eviction;
 mod expand;
 mod front_proxy;
 mod graph;
@@ -18,6 +19,7 @@ mod hypervisors;
 mod openapi;
 mod options;
 mod power;
+mod presets;
 pub mod remote;
 mod rights;
 mod roles;
@@ -57,15 +59,11 @@ pub type BoxStream = Pin<Box<dyn Duplex>>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamKind {
     /// With `replay` it begins with what the guest wrote last.
-    Serial {
-        replay: bool,
-    },
-    Vnc,
+    Serial { replay: bool },
+    /// With `preserve` only if nobody else looks at the screen.
+    Vnc { preserve: bool },
     /// [`Protocol`] says what a stream of each carries.
-    PortForward {
-        port: u16,
-        protocol: Protocol,
-    },
+    PortForward { port: u16, protocol: Protocol },
 }
 
 /// Reaches the node that an instance runs on. A stream needs a path of its own: an in-process client has no connection
@@ -94,13 +92,15 @@ pub struct VirtApi {
     client: Client,
     nodes: Arc<dyn Nodes>,
     configuration: configuration::Configuration,
+    presets: presets::Presets,
     uploads: Option<UploadGroup>,
 }
 
 impl VirtApi {
     pub fn new(client: Client, nodes: Arc<dyn Nodes>) -> Self {
         let configuration = configuration::Configuration::new(client.clone());
-        Self { client, nodes, configuration, uploads: None }
+        let presets = presets::Presets::new(client.clone());
+        Self { client, nodes, configuration, presets, uploads: None }
     }
 
     /// Serves the API group of upload tokens, too.

@@ -138,7 +138,8 @@ where
     let kind = match kind {
         StreamKind::Serial { replay: false } => "console".to_owned(),
         StreamKind::Serial { replay: true } => "console/replay".to_owned(),
-        StreamKind::Vnc => "vnc".to_owned(),
+        StreamKind::Vnc { preserve: false } => "vnc".to_owned(),
+        StreamKind::Vnc { preserve: true } => "vnc/preserve".to_owned(),
         StreamKind::PortForward { port, protocol } => format!("portforward/{port}/{}", protocol.name()),
     };
     let request = Request::get(path(vmi, &kind))

@@ -35,6 +35,9 @@ const BY_NAME: &[&str] = &[
     "virtualmachineinstances/vsock",
 ];
 
+/// Upstream's `edit` sees the screen and does not take pictures of it.
+const ADMIN_ONLY: &[&str] = &["virtualmachineinstances/vnc/screenshot"];
+
 /// Groups whose resources people make and change within their namespaces.
 const OWNED: &[(&str, &[&str])] = &[
     (
@@ -66,8 +69,8 @@ pub fn user_roles() -> Vec<Value> {
     vec![
         role("kubevirt.io:default", None, default_rules()),
         binding("kubevirt.io:default"),
-        role("kubevirt.io:admin", Some("admin"), owner_rules(ALL)),
-        role("kubevirt.io:edit", Some("edit"), owner_rules(EDIT)),
+        role("kubevirt.io:admin", Some("admin"), owner_rules(ALL, &[])),
+        role("kubevirt.io:edit", Some("edit"), owner_rules(EDIT, ADMIN_ONLY)),
         role("kubevirt.io:view", Some("view"), view_rules()),
         role(
             "kubevirt.io:migrate",
@@ -97,11 +100,11 @@ fn default_rules() -> Vec<Value> {
     ]
 }
 
-fn owner_rules(verbs: &[&str]) -> Vec<Value> {
+fn owner_rules(verbs: &[&str], but: &[&str]) -> Vec<Value> {
     let named = |verb: Verb| -> Vec<String> {
         let all = ENDPOINTS.iter().filter(|endpoint| endpoint.verb == verb);
         let names = all.map(|endpoint| format!("{}/{}", endpoint.resource, endpoint.subresource));
-        names.filter(|name| !BY_NAME.contains(&name.as_str())).collect()
+        names.filter(|name| !BY_NAME.contains(&name.as_str()) && !but.contains(&name.as_str())).collect()
     };
     let mut updated = named(Verb::Update);
     updated.push("expand-vm-spec".into());
@@ -180,6 +183,9 @@ mod tests {
             (edit, "deletecollection", "kubevirt.io", "virtualmachines", false),
             (edit, "update", SUBRESOURCES, "virtualmachines/stop", true),
             (edit, "get", SUBRESOURCES, "virtualmachineinstances/console", true),
+            (edit, "get", SUBRESOURCES, "virtualmachineinstances/vnc", true),
+            (edit, "get", SUBRESOURCES, "virtualmachineinstances/vnc/screenshot", false),
+            (admin, "get", SUBRESOURCES, "virtualmachineinstances/vnc/screenshot", true),
             (edit, "get", SUBRESOURCES, "virtualmachines/portforward", true),
             (edit, "update", SUBRESOURCES, "virtualmachines/migrate", false),
             (edit, "create", "kubevirt.io", "virtualmachineinstancemigrations", false),

@@ -139,6 +139,8 @@ pub(crate) async fn join<S, T>(
     let frame = match end {
         End::Guest | End::Client => Some(CloseFrame { code: CloseCode::Normal, reason: "".into() }),
         End::Silent => None,
+        // Without a farewell, as upstream's: its client tells by that, with an unexpected EOF, and so do those who wait for it.
+        End::Taken => return,
         End::Refused(reason) => Some(CloseFrame { code: CloseCode::Policy, reason: reason.into() }),
     };
     // The client may be gone, or may not be reading.
@@ -156,6 +158,8 @@ enum End {
     Client,
     /// The client does not answer.
     Silent,
+    /// Another client has the stream now, or the way to the guest is cut.
+    Taken,
     Refused(String),
 }
 
@@ -173,6 +177,7 @@ where
         let message = tokio::select! {
             message = messages.next() => match message {
                 Some(Ok(bytes)) => Message::Binary(bytes),
+                Some(Err(error)) if is_taken(&error, framing) => return End::Taken,
                 _ => return End::Guest,
             },
             Some(Note::Ping) = noted.recv() => Message::Ping(Bytes::new()),
@@ -181,6 +186,12 @@ where
             return End::Client;
         }
     }
+}
+
+/// A stream that was taken away, not one that ended: of this process by its name, of another because the way to it was cut. There
+/// are no two ways for datagrams to end.
+fn is_taken(error: &io::Error, framing: Framing) -> bool {
+    framing == Framing::Bytes && matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::UnexpectedEof)
 }
 
 /// What the guest sends, cut into messages. Ends with the guest's stream.

@@ -142,3 +142,28 @@ async fn no_frames_make_the_stream_stumble() {
         assert!(task.await.is_ok(), "round {round}: {bytes:02x?}");
     }
 }
+
+/// Reads end with an error, as those of a console that another client has taken.
+struct Taken;
+
+impl AsyncRead for Taken {
+    fn poll_read(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+        _: &mut tokio::io::ReadBuf<'_>,
+    ) -> std::task::Poll<io::Result<()>> {
+        std::task::Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()))
+    }
+}
+
+/// Upstream's client knows by the missing farewell that it was not the guest who ended.
+#[tokio::test]
+async fn a_stream_that_was_taken_away_ends_without_a_word() {
+    let (client, server) = tokio::io::duplex(1 << 16);
+    let server = WebSocketStream::from_raw_socket(server, Role::Server, None).await;
+    let mut client = WebSocketStream::from_raw_socket(client, Role::Client, None).await;
+    let target = tokio::io::join(Taken, tokio::io::sink());
+    join(server, target, Framing::Bytes, PATIENCE, pending()).await;
+    let end = client.next().await;
+    assert!(matches!(end, None | Some(Err(_))), "{end:?}");
+}

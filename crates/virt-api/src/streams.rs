@@ -52,7 +52,7 @@ fn kind(subresource: &str, parameters: &[&str], query: &str) -> Result<StreamKin
     Ok(match (subresource, parameters) {
         // Upstream's clients never ask: what they are given they take for news.
         ("console", _) => StreamKind::Serial { replay: query.split('&').any(|pair| pair == "scrollback=true") },
-        ("vnc", _) => StreamKind::Vnc,
+        ("vnc", _) => StreamKind::Vnc { preserve: query.split('&').any(|pair| pair == "preserveSession=true") },
         (_, [port, rest @ ..]) => {
             let number = port.parse().ok().filter(|port| *port > 0);
             let port = number.ok_or_else(|| format!("{port:?} is not a port; ports are numbers from 1 to 65535"))?;
@@ -130,6 +130,9 @@ mod tests {
         }
         for (query, replay) in [("", false), ("scrollback=true", true), ("a=b&scrollback=true", true)] {
             assert_eq!(kind("console", &[], query), Ok(StreamKind::Serial { replay }), "{query}");
+        }
+        for (query, preserve) in [("", false), ("preserveSession=false", false), ("preserveSession=true", true)] {
+            assert_eq!(kind("vnc", &[], query), Ok(StreamKind::Vnc { preserve }), "{query}");
         }
     }
 }

@@ -10,23 +10,31 @@ mod cluster;
 mod compute;
 mod devices;
 mod firmware;
+mod grace;
 mod guest;
+pub mod instancetypes;
+pub mod kubevirt;
+mod matchers;
+pub mod migrations;
 mod network;
 mod probes;
 mod scheduling;
 mod storage;
 mod templates;
 pub mod update;
+mod volume_requests;
 mod volumes;
 
 use std::collections::BTreeMap;
 
 use ferrovirt_api::v1::{
-    VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceReplicaSet, VirtualMachineInstanceSpec,
-    values::virtual_machine_run_strategy,
+    VirtualMachine, VirtualMachineInstance, VirtualMachineInstancePresetSpec, VirtualMachineInstanceReplicaSet,
+    VirtualMachineInstanceSpec, values::virtual_machine_run_strategy,
 };
 
 pub use cluster::Cluster;
+pub use matchers::matchers;
+pub use volume_requests::{volume_requests, while_kept};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
@@ -68,34 +76,79 @@ impl Findings {
     }
 }
 
-pub fn virtual_machine(vm: &VirtualMachine, cluster: &Cluster<'_>) -> Vec<Cause> {
+/// The rules of a VM, its template judged with the defaults that an instance of it would get.
+pub fn virtual_machine(vm: &VirtualMachine, cluster: &Cluster<'_>, by: By) -> Vec<Cause> {
+    const PATH: &str = "spec.template.spec";
     let mut found = Findings::default();
-    match &vm.spec.template {
-        None => found.required("spec.template".into(), "missing virtual machine template."),
-        Some(template) => {
-            annotations(template.metadata.annotations.as_ref(), "spec.template.metadata", cluster, &mut found);
-            labels(template.metadata.labels.as_ref(), &mut found);
-            let mut spec = with_defaults(&template.spec);
-            // Processors that nobody counted are one; with an instance type they are not known yet.
-            if let Some(cpu) = spec.domain.cpu.as_mut().filter(|cpu| cpu.cores + cpu.sockets + cpu.threads == 0) {
-                cpu.sockets = 1;
-            }
-            instance_spec(&spec, "spec.template.spec", cluster, &mut found);
-            compute::growth(&spec, "spec.template.spec", cluster, &mut found);
-            // An instance type may bring the memory, and what may grow is told above.
-            let grows = spec.domain.memory.as_ref().is_some_and(|memory| memory.max_guest.is_some());
-            if vm.spec.instancetype.is_none() && !grows {
-                compute::size(&spec, "spec.template.spec", &mut found);
-            }
-            // What else the template asks for and we lack is accepted with a warning: see `warnings`.
-            if let Some(error) = ferrovirt_plan::unsupported::hypervisor(vm) {
-                found.unsupported(error.field, error.message);
-            }
-            templates::check(vm, &mut found);
+    let Some(template) = &vm.spec.template else {
+        found.required("spec.template".into(), "missing virtual machine template.");
+        run_strategy(vm, cluster, &mut found);
+        return found.0;
+    };
+    let spec = match with_defaults(&template.spec, cluster) {
+        Ok(spec) => spec,
+        Err(cause) => return vec![cause],
+    };
+    if by.creates {
+        gone(&template.spec, &spec, cluster, &mut found);
+        if !found.0.is_empty() {
+            return found.0;
         }
     }
+    let metadata = &template.metadata;
+    if !by.component {
+        update::labels(metadata.labels.as_ref(), "spec.template.metadata", &mut found);
+    }
+    annotations(metadata.annotations.as_ref(), "spec.template.metadata", cluster, &mut found);
+    labels(metadata.labels.as_ref(), &mut found);
+    grace::annotations(&spec, metadata.annotations.as_ref(), "spec.template.metadata", cluster, &mut found);
+    instance_spec(&spec, PATH, cluster, &mut found);
+    compute::growth(&spec, PATH, cluster, &mut found);
+    // What else the template asks for and we lack is accepted with a warning: see `warnings`.
+    if let Some(error) = ferrovirt_plan::unsupported::hypervisor(vm) {
+        found.unsupported(error.field, error.message);
+    }
+    templates::check(vm, &mut found);
     run_strategy(vm, cluster, &mut found);
     found.0
+}
+
+/// Who writes an object, and whether it is new.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct By {
+    /// One of our own components.
+    pub component: bool,
+    pub creates: bool,
+}
+
+/// What is not made any more. Upstream looks at a template's interfaces as if they stood in the VM's own spec.
+fn gone(
+    own: &VirtualMachineInstanceSpec,
+    spec: &VirtualMachineInstanceSpec,
+    cluster: &Cluster<'_>,
+    found: &mut Findings,
+) {
+    discontinued_gates(own, cluster, found);
+    if found.0.is_empty() {
+        network::discontinued(spec, "spec", found);
+    }
+}
+
+/// Gates of things that are gone, where somebody asks for the thing.
+fn discontinued_gates(spec: &VirtualMachineInstanceSpec, cluster: &Cluster<'_>, found: &mut Findings) {
+    let interfaces = &spec.domain.devices.interfaces;
+    let asked = [
+        ("Passt", interfaces.iter().any(|interface| interface.passt.is_some())),
+        ("Macvtap", interfaces.iter().any(|interface| interface.macvtap.is_some())),
+    ];
+    for (gate, asked) in asked {
+        if let Some(message) = ferrovirt_plan::cluster_defaults::outdated_gate(gate)
+            && asked
+            && cluster.gate(gate)
+        {
+            found.unsupported(String::new(), message);
+        }
+    }
 }
 
 fn run_strategy(vm: &VirtualMachine, cluster: &Cluster<'_>, found: &mut Findings) {
@@ -122,14 +175,45 @@ fn run_strategy(vm: &VirtualMachine, cluster: &Cluster<'_>, found: &mut Findings
 }
 
 /// What a VM that is accepted asks for in vain: it will not start before that is changed.
-pub fn warnings(vm: &VirtualMachine) -> Vec<String> {
+pub fn warnings(vm: &VirtualMachine, cluster: &Cluster<'_>) -> Vec<String> {
     let mut warnings = vec![];
+    if let Some(template) = vm.spec.template.as_ref().filter(|_| vm.spec.instancetype.is_none()) {
+        warnings.extend(without_size(&template.spec, "spec.template.spec", cluster));
+    }
     if vm.spec.running.is_some() {
         warnings.push("spec.running is deprecated, please use spec.runStrategy instead.".to_owned());
     }
     let fields = ferrovirt_plan::unsupported::fields(vm);
     warnings.extend(fields.into_iter().map(|e| format!("{}: {}; the VM will not start with it", e.field, e.message)));
     warnings
+}
+
+/// That no instance can be made of a template as it is, if so.
+fn without_size(spec: &VirtualMachineInstanceSpec, path: &str, cluster: &Cluster<'_>) -> Option<String> {
+    let mut found = Findings::default();
+    compute::size(&*with_defaults(spec, cluster).ok()?, path, &mut found);
+    found.0.pop().map(|cause| format!("{}: {}; no instance will start without it", cause.field, cause.message))
+}
+
+pub fn replica_set_warnings(set: &VirtualMachineInstanceReplicaSet, cluster: &Cluster<'_>) -> Vec<String> {
+    let template = set.spec.template.as_ref();
+    template.and_then(|template| without_size(&template.spec, "spec.template.spec", cluster)).into_iter().collect()
+}
+
+/// The rules of a preset: it has to say something, and its disks and firmware are an instance's.
+pub fn preset(spec: &serde_json::Value) -> Vec<Cause> {
+    let mut found = Findings::default();
+    match serde_json::from_value::<VirtualMachineInstancePresetSpec>(spec.clone()) {
+        Err(error) => found.invalid("spec".into(), error.to_string()),
+        Ok(VirtualMachineInstancePresetSpec { domain: None, .. }) => {
+            found.required("spec.domain".into(), "missing domain.");
+        }
+        Ok(VirtualMachineInstancePresetSpec { domain: Some(domain), .. }) => {
+            storage::disks(&domain.devices.disks, "spec", &mut found);
+            firmware::loaders(&domain, "spec", &mut found);
+        }
+    }
+    found.0
 }
 
 const KNOWN_STRATEGIES: [&str; 5] = [
@@ -140,17 +224,21 @@ const KNOWN_STRATEGIES: [&str; 5] = [
     virtual_machine_run_strategy::ONCE,
 ];
 
+/// The rules of an instance. Admission has filled in its defaults before.
 pub fn instance(vmi: &VirtualMachineInstance, cluster: &Cluster<'_>) -> Vec<Cause> {
     let mut found = Findings::default();
-    let spec = with_defaults(&vmi.spec);
-    instance_spec(&spec, "spec", cluster, &mut found);
-    volumes::placed(&spec, "spec", &mut found);
-    compute::size(&vmi.spec, "spec", &mut found);
+    let spec = &vmi.spec;
+    discontinued_gates(spec, cluster, &mut found);
+    network::discontinued(spec, "spec", &mut found);
+    instance_spec(spec, "spec", cluster, &mut found);
+    volumes::placed(spec, "spec", &mut found);
+    compute::size(spec, "spec", &mut found);
     annotations(vmi.metadata.annotations.as_ref(), "metadata", cluster, &mut found);
-    architecture::enlightenments(&vmi.spec, "spec", &mut found);
-    architecture::check(&vmi.spec, "spec", cluster, &mut found);
+    grace::annotations(spec, vmi.metadata.annotations.as_ref(), "metadata", cluster, &mut found);
+    architecture::enlightenments(spec, "spec", &mut found);
+    architecture::check(spec, "spec", &mut found);
     // What the chosen hypervisor cannot do here, by the feature table.
-    for error in ferrovirt_machine::features::unsupported_in(&vmi.spec, "spec") {
+    for error in ferrovirt_machine::features::unsupported_in(spec, "spec") {
         found.unsupported(error.field, error.message);
     }
     found.0
@@ -161,19 +249,23 @@ pub fn replica_set(set: &VirtualMachineInstanceReplicaSet, cluster: &Cluster<'_>
     match &set.spec.template {
         None => found.required("spec.template".into(), "missing virtual machine template."),
         Some(template) => {
-            instance_spec(&with_defaults(&template.spec), "spec.template.spec", cluster, &mut found);
-            compute::size(&template.spec, "spec.template.spec", &mut found);
-            annotations(template.metadata.annotations.as_ref(), "spec.template.metadata", cluster, &mut found);
-            labels(template.metadata.labels.as_ref(), &mut found);
-            let labels = template.metadata.labels.clone().unwrap_or_default();
-            let selector = set.spec.selector.as_ref();
-            let wanted = selector.and_then(|selector| selector.match_labels.as_ref());
-            let empty = selector.is_none_or(|selector| {
-                selector.match_labels.as_ref().is_none_or(BTreeMap::is_empty)
-                    && selector.match_expressions.as_ref().is_none_or(Vec::is_empty)
+            let metadata = &template.metadata;
+            let spec = match with_defaults(&template.spec, cluster) {
+                Ok(spec) => spec,
+                Err(cause) => return vec![cause],
+            };
+            discontinued_gates(&template.spec, cluster, &mut found);
+            grace::annotations(&spec, metadata.annotations.as_ref(), "spec.template.metadata", cluster, &mut found);
+            instance_spec(&spec, "spec.template.spec", cluster, &mut found);
+            annotations(metadata.annotations.as_ref(), "spec.template.metadata", cluster, &mut found);
+            labels(metadata.labels.as_ref(), &mut found);
+            let labels = metadata.labels.clone().unwrap_or_default();
+            // A set without a selector selects nothing, and one with an empty selector would take everything.
+            let selector = set.spec.selector.as_ref().filter(|selector| {
+                selector.match_labels.as_ref().is_some_and(|all| !all.is_empty())
+                    || selector.match_expressions.as_ref().is_some_and(|all| !all.is_empty())
             });
-            let differs = wanted.is_some_and(|wanted| wanted.iter().any(|(key, value)| labels.get(key) != Some(value)));
-            if empty || differs {
+            if !selector.is_some_and(|selector| ferrovirt_plan::selector::matches(selector, &labels)) {
                 found.invalid("spec.selector".into(), "selector does not match labels.");
             }
         }
@@ -184,12 +276,19 @@ pub fn replica_set(set: &VirtualMachineInstanceReplicaSet, cluster: &Cluster<'_>
     found.0
 }
 
-/// What will run: what defaults add stands behind what was written, so paths stay right.
-fn with_defaults(spec: &VirtualMachineInstanceSpec) -> VirtualMachineInstanceSpec {
-    let mut spec = spec.clone();
-    ferrovirt_plan::disks::add_default(&mut spec);
-    ferrovirt_plan::network::add_default(&mut spec);
-    spec
+/// What will run, as far as templates are judged by it: what defaults add stands behind what was written, so paths stay right.
+fn with_defaults(
+    spec: &VirtualMachineInstanceSpec,
+    cluster: &Cluster<'_>,
+) -> Result<Box<VirtualMachineInstanceSpec>, Cause> {
+    let mut spec = Box::new(spec.clone());
+    match ferrovirt_plan::defaults::spec(&mut spec, cluster.0) {
+        Ok(()) => Ok(spec),
+        Err(impossible) => {
+            let field = "spec.template.spec.domain.devices.interfaces".into();
+            Err(Cause { reason: INVALID, field, message: impossible.to_string() })
+        }
+    }
 }
 
 /// The rules that hold for an instance and for every template of one, in upstream's order. Defaults are filled in.
@@ -203,12 +302,13 @@ fn instance_spec(spec: &VirtualMachineInstanceSpec, path: &str, cluster: &Cluste
     storage::boot(spec, path, cluster, found);
     devices::inputs(spec, path, found);
     probes::probes(spec, path, found);
-    storage::disks(spec, path, found);
-    firmware::check(spec, path, found);
+    storage::disks(&spec.domain.devices.disks, path, found);
+    firmware::check(&spec.domain, path, found);
     volumes::check(spec, path, cluster, found);
     guest::credentials(spec, path, found);
     guest::dns(spec, path, found);
     guest::eviction(spec, path, cluster, found);
+    grace::check(spec, path, cluster, found);
     devices::check(spec, path, cluster, found);
     guest::account(spec, path, found);
 }

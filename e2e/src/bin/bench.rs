@@ -15,7 +15,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use ferrovirt_e2e::{Host, Options, manifest, process, raw_qemu::RawQemu, wait};
+use ferrovirt_e2e::{Host, Options, figures, manifest, process, raw_qemu::RawQemu, wait};
 use serde_json::{Value, json};
 
 struct Arguments {
@@ -64,6 +64,9 @@ fn main() -> Result<()> {
         row("PSS per VM of QEMU", "MiB", vec![crowd.qemu_pss], vec![], Goal::None),
     ];
     print_table(&rows, &arguments);
+    for row in &rows {
+        figures::note(row.what, row.unit, median(&row.ours))?;
+    }
     if let Some(path) = &arguments.json {
         let by_program = &crowd.by_program;
         let report = json!({

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use ferrovirt_e2e::{
-    Console, Host, Options, manifest, outside,
+    Console, Host, Options, figures, manifest, outside,
     raw_qemu::RawQemu,
     servers::Web,
     wait::{self, Seen},
@@ -23,6 +23,9 @@ const SIZE: u64 = 2 << 30;
 const ROUNDS: usize = 3;
 
 fn main() -> Result<()> {
+    // For comparisons of two builds, which take their peers from each other and repeat the whole.
+    let quick = std::env::args().any(|word| word == "--quick");
+    let rounds = if quick { 1 } else { ROUNDS };
     let host = Host::start()?;
     let work = host.work_dir().join("bench");
     let image = make_image(&work)?;
@@ -31,28 +34,40 @@ fn main() -> Result<()> {
     let url = |round: usize| format!("http://{}:{}/{round}.qcow2", address, web.port);
 
     let (mut floors, mut imports, mut memory) = (vec![], vec![], 0);
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         // Another name each time, so that the node's cache has nothing to give.
         fs::hard_link(&image, work.join(format!("www/{round}.qcow2")))?;
-        floors.push(floor(&work, &url(round))?);
+        if !quick {
+            floors.push(floor(&work, &url(round))?);
+        }
         let name = format!("import{round}");
         let (seconds, peak) = fill(&host, &name, &json!({ "http": { "url": url(round) } }))?;
         imports.push(seconds);
         memory = memory.max(peak);
-        if round + 1 < ROUNDS {
+        if round + 1 < rounds {
             host.kubectl(&["delete", "dv", &name])?;
         }
     }
-    let last = format!("import{}", ROUNDS - 1);
-    let (again, _) = fill(&host, "again", &json!({ "http": { "url": url(ROUNDS - 1) } }))?;
+    let last = format!("import{}", rounds - 1);
+    let (again, _) = fill(&host, "again", &json!({ "http": { "url": url(rounds - 1) } }))?;
     let cloned = clone(&host, "clone", &json!({ "pvc": { "namespace": "default", "name": last } }))?;
-    let disks = guest_disk(&host)?;
+    let disks = guest_disk(&host, 2 * rounds)?;
     host.down()?;
     let shared = shared_clone(&image)?;
 
     let best = |list: &[f64]| list.iter().copied().fold(f64::INFINITY, f64::min);
+    figures::note("import from http", "s", best(&imports))?;
+    figures::note("import, memory", "MiB", memory as f64 / 1024.0)?;
+    figures::note("import from the node's cache", "s", again)?;
+    figures::note("clone, byte by byte", "s", cloned)?;
+    if let Some((clone, _)) = shared {
+        figures::note("clone on XFS", "s", clone)?;
+    }
+    for (what, ours, _) in &disks {
+        figures::note(what, "MB/s", *ours)?;
+    }
     println!("image: {} MiB of qcow2, disk of {} MiB", fs::metadata(&image).map_or(0, |m| m.len() >> 20), SIZE >> 20);
-    println!("curl, then qemu-img convert, then sync   {:7.2} s (best of {ROUNDS})", best(&floors));
+    println!("curl, then qemu-img convert, then sync   {:7.2} s (best of {rounds})", best(&floors));
     println!(
         "DataVolume from http                     {:7.2} s, {:.2} of that",
         best(&imports),
@@ -120,7 +135,7 @@ impl Drop for Mounted {
 }
 
 /// What dd says in a guest, and in the same machine without us: MB/s of writes and of reads.
-fn guest_disk(host: &Host) -> Result<Vec<(&'static str, f64, f64)>> {
+fn guest_disk(host: &Host, rounds: usize) -> Result<Vec<(&'static str, f64, f64)>> {
     let (name, size) = ("writer", "256Mi");
     host.apply(&json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": name, "namespace": "default" },
@@ -154,7 +169,7 @@ fn guest_disk(host: &Host) -> Result<Vec<(&'static str, f64, f64)>> {
         let command = command.as_str();
         let (mut ours, mut theirs): (f64, f64) = (0.0, 0.0);
         // One after the other, so that what else the machine does hits both alike.
-        for _ in 0..2 * ROUNDS {
+        for _ in 0..rounds {
             ours = ours.max(rate(&console.shell(command)?)?);
             theirs = theirs.max(rate(&other.shell(command)?)?);
         }

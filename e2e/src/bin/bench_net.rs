@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use ferrovirt_e2e::{Console, Host, manifest, raw_qemu::RawQemu, wait};
+use ferrovirt_e2e::{Console, Host, figures, manifest, raw_qemu::RawQemu, wait};
 use serde_json::{Value, json};
 
 const ROUNDS: usize = 3;
@@ -36,6 +36,8 @@ fn tap(number: usize) -> String {
 }
 
 fn bench() -> Result<()> {
+    // For comparisons of two builds, which take their peers from each other and repeat the whole.
+    let quick = std::env::args().any(|word| word == "--quick");
     let host = Host::start()?;
     let tools = tools_disk(&host.work_dir().join("tools"))?;
     host.ferrovirt(&["image-upload", "dv", "tools", "--size", "64Mi", "--image-path", &tools.to_string_lossy()])?;
@@ -68,6 +70,12 @@ fn bench() -> Result<()> {
         for name in &names {
             host.kubectl(&["delete", "vm", name])?;
         }
+    }
+    for (binding, rate) in &rates {
+        figures::note(&format!("iperf3, {binding}"), "Mbit/s", *rate)?;
+    }
+    if quick {
+        return host.down();
     }
     let raw = raw_rate(&models).context("between raw QEMU processes")?;
     host.down()?;

@@ -29,9 +29,12 @@ const LOAD: &str = "for i in 1 2 3; do find / -xdev -type f 2>/dev/null | head -
                     dd if=/dev/zero of=/tmp/load bs=1M count=64 2>/dev/null; rm /tmp/load; done";
 
 /// Which part of `Overheads` a program belongs to.
-fn role(program: &str) -> Option<&'static str> {
+fn role(process: &Process) -> Option<&'static str> {
+    let program = process.program();
     let program = program.rsplit('/').next().unwrap_or(program);
     match program {
+        // In a container of its own, with a request of its own.
+        _ if process.arguments.get(1).is_some_and(|argument| argument == "console-log") => Some("console log"),
         _ if program.starts_with("ferrovirt-shim") => Some("monitor"),
         _ if program.starts_with("ferrovirt-launcher") => Some("launcher"),
         "libvirtd" | "virtqemud" | "virtlxcd" => Some("daemon"),
@@ -126,7 +129,7 @@ fn load(host: &Host, name: &str, console: &mut ferrovirt_e2e::Console) -> Result
 fn sizes(processes: Vec<Process>) -> Sizes {
     let mut sizes = Sizes::new();
     for process in processes {
-        if let Some(role) = role(process.program()) {
+        if let Some(role) = role(&process) {
             *sizes.entry(role).or_default() += own_memory(&process).unwrap_or_default();
         }
     }

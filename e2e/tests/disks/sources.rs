@@ -87,7 +87,7 @@ pub fn bad_images_fail_with_their_reason(host: &Host) -> Result<()> {
             let conditions = volume["status"]["conditions"].as_array().cloned().unwrap_or_default();
             conditions.iter().any(|condition| {
                 condition["type"] == "Running"
-                    && condition["reason"] == "Retrying"
+                    && condition["reason"] == "Error"
                     && condition["message"].as_str().is_some_and(|message| message.contains(part))
             })
         };

@@ -13,7 +13,8 @@ def pod(name, container=None, labels=None, **spec):
     return {"metadata": meta, "spec": {"schedulerName": "nobody", "terminationGracePeriodSeconds": 0, "containers": [body], **spec}}
 
 
-TOKEN = ("spec.volumes.0.name", "spec.containers.0.volumeMounts.0.name")
+# Names that are made up, and the note of who made a pod.
+TOKEN = ("spec.volumes.0.name", "spec.containers.0.volumeMounts.0.name", "metadata.annotations")
 
 CASES = [
     Case(
@@ -46,7 +47,7 @@ CASES = [
             Step("POST", PODS, pod("p4", {"env": [{"name": "", "value": "x"}]})),
             Step("POST", PODS, pod("p4", tolerations=[{"operator": "Nonsense"}])),
             Step("POST", PODS, pod("p4", nodeSelector={"a b": "c"})),
-            Step("POST", PODS, pod("p4", {"livenessProbe": {"httpGet": {"port": 80}}}, hostNetwork=True), only=("code", "message", "spec.containers.0.livenessProbe", "spec.hostNetwork")),
+            Step("POST", PODS, pod("p4", {"livenessProbe": {"httpGet": {"port": 80}}}, hostNetwork=True), only=("code", "message", "spec.containers.0.livenessProbe", "spec.hostNetwork"), differs="Pod Security is baseline where nobody says otherwise"),
             Step("POST", PODS, pod("p5", {"livenessProbe": {}})),
             Step("POST", PODS, pod("p5", {"securityContext": {"privileged": True, "allowPrivilegeEscalation": False}})),
             Step("POST", PODS, pod("p5", activeDeadlineSeconds=0)),
@@ -107,7 +108,7 @@ CASES = [
             Step("POST", "/api/v1/namespaces", {"metadata": {"name": "limits"}}, only=("kind",)),
             Step("GET", "/api/v1/namespaces/limits/serviceaccounts/default", until=200, only=()),
             Step("POST", "/api/v1/namespaces/limits/limitranges", {"metadata": {"name": "l"}, "spec": {"limits": [{"type": "Container", "default": {"cpu": "2"}, "defaultRequest": {"cpu": "1"}, "max": {"cpu": "4"}, "min": {"cpu": "100m"}, "maxLimitRequestRatio": {"cpu": "2"}}, {"type": "Pod", "max": {"cpu": "5"}}, {"type": "PersistentVolumeClaim", "max": {"storage": "2Gi"}}]}}),
-            Step("POST", "/api/v1/namespaces/limits/pods", pod("a"), only=("spec.containers.0.resources", "metadata.annotations")),
+            Step("POST", "/api/v1/namespaces/limits/pods", pod("a"), only=("spec.containers.0.resources",)),
             Step("POST", "/api/v1/namespaces/limits/pods", pod("b", {"resources": {"limits": {"cpu": "5"}}})),
             Step("POST", "/api/v1/namespaces/limits/pods", pod("b", {"resources": {"requests": {"cpu": "50m"}}})),
             Step("POST", "/api/v1/namespaces/limits/pods", pod("b", {"resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "3"}}})),

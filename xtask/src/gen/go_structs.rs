@@ -20,6 +20,10 @@ pub struct JsonField {
     /// `None` where the field's own fields stand in its place.
     pub name: Option<String>,
     pub omit_zero: bool,
+    /// Neither `omitempty` nor `omitzero` nor a pointer keeps it out of JSON.
+    pub always: bool,
+    /// As `always` for a struct, which `omitempty` does not keep out.
+    pub always_if_struct: bool,
 }
 
 impl GoTypes {
@@ -85,11 +89,20 @@ fn parse_field(line: &str) -> Option<(u32, JsonField)> {
     let json = tag(tags, "json")?;
     let mut options = json.split(',');
     let name = options.next().filter(|name| !name.is_empty()).map(str::to_owned);
-    let omits = options.any(|option| option == "omitempty" || option == "omitzero");
+    let options: Vec<&str> = options.collect();
+    let (empty, zero) = (options.contains(&"omitempty"), options.contains(&"omitzero"));
     let r#type = declaration.split_whitespace().last()?;
     // Behind a pointer, a zero that is present was meant.
-    let omit_zero = omits && !r#type.starts_with('*');
-    Some((number, JsonField { name, omit_zero }))
+    let pointer = r#type.starts_with('*');
+    Some((
+        number,
+        JsonField {
+            name,
+            omit_zero: (empty || zero) && !pointer,
+            always: !(empty || zero || pointer),
+            always_if_struct: !(zero || pointer),
+        },
+    ))
 }
 
 fn tag<'a>(tags: &'a str, key: &str) -> Option<&'a str> {
@@ -108,15 +121,19 @@ mod tests {
             \tHandler `json:\",inline\" protobuf:\"bytes,1,opt,name=handler\"`\n\
             \tHostIP string `json:\"hostIP,omitempty\" protobuf:\"bytes,2,opt,name=hostIP\"`\n\
             \tRef *string `json:\"$ref,omitempty\" protobuf:\"bytes,3,opt,name=ref\"`\n\
-            \tName string `json:\"name\" protobuf:\"bytes,4,opt,name=name\"`\n}\n";
+            \tName string `json:\"name\" protobuf:\"bytes,4,opt,name=name\"`\n\
+            \tAt metav1.Time `json:\"at,omitempty,omitzero\" protobuf:\"bytes,5,opt,name=at\"`\n}\n";
         let mut types = GoTypes::default();
         types.add(text);
-        let field = |name: Option<&str>, omit_zero| JsonField { name: name.map(str::to_owned), omit_zero };
+        let field = |name: Option<&str>, omit_zero, always, always_if_struct| {
+            Some(JsonField { name: name.map(str::to_owned), omit_zero, always, always_if_struct })
+        };
         for (number, expected) in [
-            (1, Some(field(None, false))),
-            (2, Some(field(Some("hostIP"), true))),
-            (3, Some(field(Some("$ref"), false))),
-            (4, Some(field(Some("name"), false))),
+            (1, field(None, false, true, true)),
+            (2, field(Some("hostIP"), true, false, true)),
+            (3, field(Some("$ref"), false, false, false)),
+            (4, field(Some("name"), false, true, true)),
+            (5, field(Some("at"), true, false, false)),
             (9, None),
         ] {
             assert_eq!(types.field("Probe", number), expected.as_ref(), "field {number}");

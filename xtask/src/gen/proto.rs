@@ -10,6 +10,7 @@
 //! - `inline: true` on a field: the fields of that message stand in its place in JSON.
 //! - `omitempty: true` on a field: a zero value on the wire means "not set"; JSON leaves it out. Fields without it
 //!   are either always written or, when optional in Go (a pointer), meant when present.
+//! - `always: true` on a field: Go writes it in JSON even if nobody set it, as it does with every struct that is no pointer.
 //! - `list: true` on a message: in JSON it is its one repeated field's list, with no object around it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -131,6 +132,11 @@ fn field_entry(
         if in_json.omit_zero {
             out["omitempty"] = json!(true);
         }
+        let structure = matches!(&field.shape, Shape::Optional(of) if !SCALARS.contains(&of.as_str()));
+        let written = in_json.always || (structure && in_json.always_if_struct);
+        if written && in_json.name.as_deref().is_some_and(|name| name != "-") {
+            out["always"] = json!(true);
+        }
     }
     out
 }
@@ -165,7 +171,7 @@ mod tests {
         for (message, expected) in [
             (
                 format!("{core}.Pod"),
-                json!({"name": "metadata", "number": 1, "label": "optional", "omitempty": true,
+                json!({"name": "metadata", "number": 1, "label": "optional", "omitempty": true, "always": true,
                        "type": "message:k8s.io.apimachinery.pkg.apis.meta.v1.ObjectMeta"}),
             ),
             (

@@ -11,12 +11,14 @@ pub mod quota;
 pub mod rights;
 mod webhook;
 
+use ferrovirt_store::{Condition, Key};
 use serde_json::{Value, json};
 
 use crate::object::{default, items_mut, text};
 use crate::registry::Special;
 use crate::rest::Call;
 use crate::status::ApiError;
+use crate::storage::{Entry, ObjectMeta};
 
 pub use policy::Policies;
 use webhook::review;
@@ -75,6 +77,31 @@ pub fn namespace_lifecycle(call: &Call, object: &Value) -> Result<(), ApiError> 
         "reason": "NamespaceTerminating", "message": format!("namespace {namespace} is being terminated"), "field": "metadata.namespace",
     }]);
     Err(error)
+}
+
+fn stays(entry: Option<&Entry>) -> bool {
+    entry.is_some_and(|entry| !entry.meta.deleting)
+}
+
+/// What has to be true still when a new object is stored.
+pub fn lifecycle_conditions(call: &Call) -> Vec<Condition<ObjectMeta>> {
+    let condition =
+        |resource: &str, name: &str| Condition { resource: resource.into(), key: Key::new("", name), holds: stays };
+    let namespace = call.namespace().map(|name| condition("namespaces", name));
+    let kind = call.resource.custom.then(|| condition(crate::crd::STORAGE, &call.resource.qualified()));
+    namespace.into_iter().chain(kind).collect()
+}
+
+/// Why the conditions did not hold.
+pub fn lifecycle_refusal(call: &Call, object: &Value) -> ApiError {
+    match kind_lifecycle(call).and_then(|()| namespace_lifecycle(call, object)) {
+        Err(error) => error,
+        // Gone when it mattered, and back since; or the kind is gone for good.
+        Ok(()) => ApiError::conflict(
+            call.resource.subject(crate::object::name(object)),
+            "its namespace or its kind was replaced meanwhile; try again",
+        ),
+    }
 }
 
 /// What the system itself cannot do without.

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::object::{at, default_in, field_map, items_mut, text};
+use crate::quota::amounts;
 use crate::registry::Special;
 use crate::rest::Call;
 use crate::status::ApiError;
@@ -117,15 +118,23 @@ fn global(call: &Call) -> Option<Value> {
 
 fn runtime(call: &Call, pod: &mut Value) -> Result<(), ApiError> {
     let name = text(pod, &["spec", "runtimeClassName"]).to_owned();
-    if name.is_empty() {
-        return Ok(());
+    let refuse = |why: &str| Err(ApiError::forbidden(call.resource.subject(crate::object::name(pod)), why));
+    let mut overhead = None;
+    if !name.is_empty() {
+        let Some(found) = class(call, RUNTIME_CLASSES, &name) else {
+            return refuse(&format!("pod rejected: RuntimeClass \"{name}\" not found"));
+        };
+        overhead = at(&found, &["overhead", "podFixed"]).filter(|fixed| fixed.is_object()).cloned();
     }
-    let Some(found) = class(call, RUNTIME_CLASSES, &name) else {
-        let why = format!("pod rejected: RuntimeClass \"{name}\" not found");
-        return Err(ApiError::forbidden(call.resource.subject(crate::object::name(pod)), &why));
-    };
-    if let Some(overhead) = found["overhead"]["podFixed"].as_object() {
-        field_map(pod, "spec").insert("overhead".into(), overhead.clone().into());
+    // What a pod says of it itself counts for schedulers and quotas, so it may say nothing else.
+    let given = amounts(at(pod, &["spec", "overhead"]));
+    match overhead {
+        None if given.is_empty() => {}
+        None => return refuse("pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"),
+        Some(overhead) if given.is_empty() || given == amounts(Some(&overhead)) => {
+            field_map(pod, "spec").insert("overhead".into(), overhead);
+        }
+        Some(_) => return refuse("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead"),
     }
     Ok(())
 }

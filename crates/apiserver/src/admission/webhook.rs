@@ -211,7 +211,11 @@ pub fn review(
     dry_run: bool,
 ) -> Value {
     let resource = &call.resource;
-    let kind = |version: &str| json!({"group": resource.group, "version": version, "kind": resource.kind});
+    let kind = |version: &str| match call.subresource() {
+        // What is sent there is of another kind than what it is about.
+        "eviction" => json!({"group": "policy", "version": "v1", "kind": "Eviction"}),
+        _ => json!({"group": resource.group, "version": version, "kind": resource.kind}),
+    };
     let plural = |version: &str| json!({"group": resource.group, "version": version, "resource": resource.plural});
     let requested = &call.version().name;
     let name = match call.name() {

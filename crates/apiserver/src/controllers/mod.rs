@@ -8,6 +8,7 @@ mod endpoint;
 mod events;
 mod follow;
 mod gc;
+mod lists;
 mod local_api_services;
 mod namespaces;
 mod policies;
@@ -45,4 +46,5 @@ pub fn spawn(server: &Arc<Server>) {
     server.tasks.spawn(local_api_services::run(server.clone()));
     server.tasks.spawn(api_services::run(server.clone()));
     server.tasks.spawn(policies::run(server.clone()));
+    server.tasks.spawn(lists::run(server.clone()));
 }

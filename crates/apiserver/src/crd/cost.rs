@@ -1,8 +1,8 @@
 //! What the rules of a kind cost for one object, told before they run: the engine cannot be interrupted.
 //!
 //! The estimate follows the object's own lists and strings through an expression, so it is what the engine would do at most
-//! (all branches, no early end), in steps that are about upstream's cost units. Upstream refuses definitions whose rules could
-//! cost too much; here the definition is taken, and the object is refused.
+//! (all branches, no early end), in steps that are about upstream's cost units. Definitions whose rules could cost too much are
+//! refused when they are written (`validation::cost`).
 
 use std::cell::OnceCell;
 

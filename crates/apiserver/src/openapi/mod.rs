@@ -1,12 +1,13 @@
 //! OpenAPI documents, made when asked for and kept as bytes until the registry changes.
 
+mod delegated;
 mod paths;
 mod schemas;
 mod v2_protobuf;
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
@@ -20,6 +21,7 @@ use crate::status::ApiError;
 #[derive(Default)]
 pub struct Cache {
     documents: Mutex<HashMap<String, (u64, Bytes)>>,
+    delegated: delegated::Cache,
 }
 
 impl Cache {
@@ -41,21 +43,22 @@ impl Cache {
 }
 
 /// Answers below `/openapi`.
-pub fn handle(server: &Server, path: &str, headers: &HeaderMap) -> Result<Response<Body>, ApiError> {
+pub async fn handle(server: &Arc<Server>, path: &str, headers: &HeaderMap) -> Result<Response<Body>, ApiError> {
     let path = path.trim_end_matches('/');
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let protobuf =
         path == "/openapi/v2" && (accept.contains(v2_protobuf::ASKED) || accept.contains(v2_protobuf::MEDIA_TYPE));
     let bytes: Bytes = match path {
-        "/openapi/v2" if protobuf => {
-            let hash = registry_hash(server);
-            server.openapi.get_bytes("/openapi/v2 protobuf", hash, || v2_protobuf::encode(&v2(server)))
-        }
         "/openapi/v2" => {
-            let hash = registry_hash(server);
-            server.openapi.get(path, hash, || v2(server))
+            let others = delegated::all(server, "/openapi/v2").await;
+            let hash = registry_hash(server, &others);
+            if protobuf {
+                server.openapi.get_bytes("/openapi/v2 protobuf", hash, || v2_protobuf::encode(&v2(server, &others)))
+            } else {
+                server.openapi.get(path, hash, || v2(server, &others))
+            }
         }
-        "/openapi/v3" => index(server).to_string().into(),
+        "/openapi/v3" => index(server).await.to_string().into(),
         _ => {
             let Some(rest) = path.strip_prefix("/openapi/v3/") else {
                 return Err(ApiError::no_route());
@@ -67,13 +70,21 @@ pub fn handle(server: &Server, path: &str, headers: &HeaderMap) -> Result<Respon
             };
             let snapshot = server.registry.snapshot();
             if snapshot.in_version(&group, &version).next().is_none() {
-                return Err(ApiError::no_route());
+                let Some(route) = server.aggregation.find(server, &group, &version) else {
+                    return Err(ApiError::no_route());
+                };
+                let document = delegated::one(server, &route, path).await.ok_or_else(ApiError::no_route)?;
+                return Ok(answer(headers, "application/json", document.to_string().into()));
             }
             let hash = version_hash(server, &group);
             server.openapi.get(path, hash, || v3(server, &group, &version))
         }
     };
     let media_type = if protobuf { v2_protobuf::MEDIA_TYPE } else { "application/json" };
+    Ok(answer(headers, media_type, bytes))
+}
+
+fn answer(headers: &HeaderMap, media_type: &'static str, bytes: Bytes) -> Response<Body> {
     let mut response = body::respond(StatusCode::OK, media_type, Bytes::new());
     let mut hasher = DefaultHasher::new();
     bytes.hash(&mut hasher);
@@ -81,10 +92,10 @@ pub fn handle(server: &Server, path: &str, headers: &HeaderMap) -> Result<Respon
         response.headers_mut().insert(header::ETAG, etag);
     }
     body::compress(headers, &mut response, bytes);
-    Ok(response)
+    response
 }
 
-fn index(server: &Server) -> Value {
+async fn index(server: &Arc<Server>) -> Value {
     let mut paths = Map::new();
     for (group, versions) in server.registry.snapshot().groups() {
         for version in versions {
@@ -92,6 +103,15 @@ fn index(server: &Server) -> Value {
             let hash = version_hash(server, group);
             let url = format!("/openapi/v3/{path}?hash={hash:016X}");
             paths.insert(path, json!({"serverRelativeURL": url}));
+        }
+    }
+    for route in server.aggregation.routes(server) {
+        let path = format!("/openapi/v3{}", route.path());
+        if let Some(document) = delegated::one(server, &route, &path).await {
+            let mut hasher = DefaultHasher::new();
+            document.to_string().hash(&mut hasher);
+            let url = format!("{path}?hash={:016X}", hasher.finish());
+            paths.insert(route.path().trim_start_matches('/').to_owned(), json!({"serverRelativeURL": url}));
         }
     }
     json!({"paths": paths})
@@ -108,9 +128,10 @@ fn version_hash(server: &Server, group: &str) -> u64 {
     hasher.finish()
 }
 
-fn registry_hash(server: &Server) -> u64 {
+fn registry_hash(server: &Server, others: &[delegated::Part]) -> u64 {
     let mut hasher = DefaultHasher::new();
     server::VERSION.hash(&mut hasher);
+    others.iter().for_each(|part| part.document.to_string().hash(&mut hasher));
     for entry in server.store.list(crate::crd::STORAGE, None).items {
         (&*entry.key.name, entry.revision).hash(&mut hasher);
     }
@@ -130,7 +151,7 @@ fn v3(server: &Server, group: &str, version: &str) -> Value {
     })
 }
 
-fn v2(server: &Server) -> Value {
+fn v2(server: &Server, others: &[delegated::Part]) -> Value {
     let snapshot = server.registry.snapshot();
     let mut definitions = Map::new();
     let mut paths = Map::new();
@@ -142,6 +163,7 @@ fn v2(server: &Server) -> Value {
             }
         }
     }
+    others.iter().for_each(|part| part.add_to(&mut paths, &mut definitions));
     json!({
         "swagger": "2.0", "info": {"title": "Kubernetes", "version": server::VERSION},
         "paths": paths, "definitions": definitions,

@@ -149,7 +149,7 @@ const ROWS: &[Row] = &[
     row("coordination.k8s.io", "leases", "Lease", "nr", &[]),
     special(row("scheduling.k8s.io", "priorityclasses", "PriorityClass", "g", &["pc"]), Special::PriorityClass),
     row("storage.k8s.io", "storageclasses", "StorageClass", "", &["sc"]),
-    row("storage.k8s.io", "csidrivers", "CSIDriver", "gc", &[]),
+    row("storage.k8s.io", "csidrivers", "CSIDriver", "c", &[]),
     row("storage.k8s.io", "csinodes", "CSINode", "c", &[]),
     row("storage.k8s.io", "csistoragecapacities", "CSIStorageCapacity", "nc", &[]),
     row("storage.k8s.io", "volumeattachments", "VolumeAttachment", "sc", &[]),

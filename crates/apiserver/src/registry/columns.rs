@@ -18,7 +18,15 @@ impl Columns {
         match self {
             Self::Builtin(printers) => printers
                 .iter()
-                .map(|p| column(p.name, p.kind, if p.name == "Name" { "name" } else { "" }, p.name, p.priority))
+                .map(|p| {
+                    column(
+                        p.name,
+                        p.kind,
+                        if matches!(p.name, "Name" | "Attacher") { "name" } else { "" },
+                        p.name,
+                        p.priority,
+                    )
+                })
                 .collect(),
             Self::Custom(columns) => {
                 std::iter::once(column("Name", "string", "name", "Name of the object", 0))

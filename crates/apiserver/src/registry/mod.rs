@@ -25,7 +25,7 @@ const WORKLOADS: &[(&str, &[&str])] = &[
     ("batch", &["jobs", "cronjobs"]),
     ("", &["replicationcontrollers"]),
     ("autoscaling", &["horizontalpodautoscalers"]),
-    ("networking.k8s.io", &["ingresses", "networkpolicies"]),
+    ("networking.k8s.io", &["ingresses"]),
 ];
 
 /// All served resources at one moment.

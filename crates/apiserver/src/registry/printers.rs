@@ -1,5 +1,6 @@
 //! What `kubectl get` shows of built-in kinds.
 
+mod pods;
 mod workloads;
 
 use serde_json::{Value, json};
@@ -35,6 +36,8 @@ const NAME: Printer = col("Name", |o| o["metadata"]["name"].clone());
 const AGE: Printer = col("Age", age);
 const CREATED: Printer =
     Printer { name: "Created At", kind: "date", priority: 0, cell: |o| o["metadata"]["creationTimestamp"].clone() };
+const STORED_PHASE: Printer =
+    col("Status", |o| if deleting(o) { "Terminating".into() } else { text(o, &["status", "phase"]).into() });
 const ATTRIBUTES_CLASS: Printer =
     col("VolumeAttributesClass", |o| or_unset(text(o, &["spec", "volumeAttributesClassName"])));
 
@@ -51,14 +54,14 @@ pub fn columns(plural: &str) -> &'static [Printer] {
             const {
                 &[
                     NAME,
-                    col("Ready", pod_ready),
-                    col("Status", pod_status),
-                    col("Restarts", pod_restarts),
+                    col("Ready", pods::ready),
+                    col("Status", pods::status),
+                    col("Restarts", pods::restarts),
                     AGE,
                     wide("IP", |o| or_none(text(o, &["status", "podIP"]))),
                     wide("Node", |o| or_none(text(o, &["spec", "nodeName"]))),
                     wide("Nominated Node", |o| or_none(text(o, &["status", "nominatedNodeName"]))),
-                    wide("Readiness Gates", |_| "<none>".into()),
+                    wide("Readiness Gates", pods::gates),
                 ]
             }
         }
@@ -73,7 +76,7 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                     wide("Internal-IP", |o| node_address(o, "InternalIP")),
                     wide("External-IP", |o| node_address(o, "ExternalIP")),
                     wide("OS-Image", |o| or_unknown(text(o, &["status", "nodeInfo", "osImage"]))),
-                    wide("Kernel-Version", |o| or_unknown(text(o, &["status", "nodeInfo", "kernelVersion"]))),
+                    wide("Kernel-Version", node_kernel),
                     wide("Container-Runtime", |o| {
                         or_unknown(text(o, &["status", "nodeInfo", "containerRuntimeVersion"]))
                     }),
@@ -86,7 +89,7 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                     NAME,
                     col("Type", |o| text(o, &["spec", "type"]).into()),
                     col("Cluster-IP", |o| or_none(text(o, &["spec", "clusterIP"]))),
-                    col("External-IP", |o| or_none(text(o, &["spec", "externalName"]))),
+                    col("External-IP", service_address),
                     col("Port(s)", service_ports),
                     AGE,
                     wide("Selector", |o| selector(&o["spec"]["selector"])),
@@ -101,10 +104,7 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                     col("Reason", |o| text(o, &["reason"]).into()),
                     col("Object", event_object),
                     wide("Subobject", |o| event_about(o, "fieldPath")),
-                    wide("Source", |o| {
-                        let (component, host) = (text(o, &["source", "component"]), text(o, &["source", "host"]));
-                        if host.is_empty() { component.into() } else { format!("{component}, {host}").into() }
-                    }),
+                    wide("Source", event_source),
                     col("Message", |o| {
                         o.get("message").or(o.get("note")).and_then(Value::as_str).unwrap_or_default().trim().into()
                     }),
@@ -115,7 +115,11 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                             .find_map(|key| o[*key].as_str())
                             .map_or_else(|| "<unknown>".into(), |t| age_of(t).into())
                     }),
-                    wide("Count", |o| o["count"].as_i64().filter(|count| *count > 0).unwrap_or(1).into()),
+                    wide("Count", |o| {
+                        let series = o["series"]["count"].as_i64();
+                        let counted = ["count", "deprecatedCount"].iter().find_map(|key| o[*key].as_i64());
+                        series.or(counted.filter(|count| *count > 0)).unwrap_or(1).into()
+                    }),
                     wide("Name", |o| o["metadata"]["name"].clone()),
                 ]
             }
@@ -124,10 +128,10 @@ pub fn columns(plural: &str) -> &'static [Printer] {
             const {
                 &[
                     NAME,
-                    col("Capacity", |o| text(o, &["spec", "capacity", "storage"]).into()),
+                    col("Capacity", |o| or_zero(text(o, &["spec", "capacity", "storage"]))),
                     col("Access Modes", |o| access_modes(&o["spec"]["accessModes"])),
                     col("Reclaim Policy", |o| text(o, &["spec", "persistentVolumeReclaimPolicy"]).into()),
-                    col("Status", |o| text(o, &["status", "phase"]).into()),
+                    STORED_PHASE,
                     col("Claim", |o| {
                         match (text(o, &["spec", "claimRef", "namespace"]), text(o, &["spec", "claimRef", "name"])) {
                             ("", "") => "".into(),
@@ -138,7 +142,7 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                     ATTRIBUTES_CLASS,
                     col("Reason", |o| text(o, &["status", "reason"]).into()),
                     AGE,
-                    wide("VolumeMode", |o| text(o, &["spec", "volumeMode"]).into()),
+                    wide("VolumeMode", |o| or_unset(text(o, &["spec", "volumeMode"]))),
                 ]
             }
         }
@@ -146,23 +150,28 @@ pub fn columns(plural: &str) -> &'static [Printer] {
             const {
                 &[
                     NAME,
-                    col("Status", |o| {
-                        if deleting(o) { "Terminating".into() } else { text(o, &["status", "phase"]).into() }
-                    }),
+                    STORED_PHASE,
                     col("Volume", |o| text(o, &["spec", "volumeName"]).into()),
-                    col("Capacity", |o| text(o, &["status", "capacity", "storage"]).into()),
-                    col("Access Modes", |o| access_modes(&o["status"]["accessModes"])),
+                    // What a claim has it has with its volume.
+                    col("Capacity", |o| match text(o, &["spec", "volumeName"]) {
+                        "" => "".into(),
+                        _ => or_zero(text(o, &["status", "capacity", "storage"])),
+                    }),
+                    col("Access Modes", |o| match text(o, &["spec", "volumeName"]) {
+                        "" => "".into(),
+                        _ => access_modes(&o["status"]["accessModes"]),
+                    }),
                     col("StorageClass", |o| text(o, &["spec", "storageClassName"]).into()),
                     ATTRIBUTES_CLASS,
                     AGE,
-                    wide("VolumeMode", |o| text(o, &["spec", "volumeMode"]).into()),
+                    wide("VolumeMode", |o| or_unset(text(o, &["spec", "volumeMode"]))),
                 ]
             }
         }
         "storageclasses" => {
             const {
                 &[
-                    NAME,
+                    col("Name", class_name),
                     col("Provisioner", |o| text(o, &["provisioner"]).into()),
                     col("ReclaimPolicy", |o| text(o, &["reclaimPolicy"]).into()),
                     col("VolumeBindingMode", |o| text(o, &["volumeBindingMode"]).into()),
@@ -188,8 +197,8 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                 &[
                     NAME,
                     col("AddressType", |o| text(o, &["addressType"]).into()),
-                    col("Ports", |o| join(&o["ports"], |p| p["port"].as_i64().map(|n| n.to_string()))),
-                    col("Endpoints", |o| join(&o["endpoints"], |e| e["addresses"][0].as_str().map(str::to_owned))),
+                    col("Ports", slice_ports),
+                    col("Endpoints", slice_addresses),
                     AGE,
                 ]
             }
@@ -277,7 +286,8 @@ pub fn age_of(time: &str) -> String {
     }
 }
 
-fn human_duration(seconds: i64) -> String {
+/// Seconds as kubectl prints ages.
+pub fn human_duration(seconds: i64) -> String {
     let (minutes, hours) = (seconds / 60, seconds / 3600);
     let pair = |big: i64, unit: char, small: i64, small_unit: char| {
         if small == 0 { format!("{big}{unit}") } else { format!("{big}{unit}{small}{small_unit}") }
@@ -320,6 +330,10 @@ fn or_none(text: &str) -> Value {
     if text.is_empty() { "<none>".into() } else { text.into() }
 }
 
+fn or_zero(text: &str) -> Value {
+    if text.is_empty() { "0".into() } else { text.into() }
+}
+
 fn or_unknown(text: &str) -> Value {
     if text.is_empty() { "<unknown>".into() } else { text.into() }
 }
@@ -339,37 +353,6 @@ fn selector(value: &Value) -> Value {
     or_none(&parts.join(","))
 }
 
-fn statuses(pod: &Value) -> &[Value] {
-    at(pod, &["status", "containerStatuses"]).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
-}
-
-fn pod_ready(pod: &Value) -> Value {
-    let ready = statuses(pod).iter().filter(|s| s["ready"] == true).count();
-    format!("{ready}/{}", count(&pod["spec"]["containers"])).into()
-}
-
-fn pod_restarts(pod: &Value) -> Value {
-    statuses(pod).iter().filter_map(|s| s["restartCount"].as_i64()).sum::<i64>().to_string().into()
-}
-
-fn pod_status(pod: &Value) -> Value {
-    let mut status = match text(pod, &["status", "reason"]) {
-        "" => text(pod, &["status", "phase"]),
-        reason => reason,
-    };
-    for container in statuses(pod) {
-        let waiting = text(container, &["state", "waiting", "reason"]);
-        let terminated = text(container, &["state", "terminated", "reason"]);
-        if let Some(reason) = [waiting, terminated].into_iter().find(|r| !r.is_empty()) {
-            status = reason;
-        }
-    }
-    if deleting(pod) && !matches!(text(pod, &["status", "phase"]), "Succeeded" | "Failed") {
-        status = "Terminating";
-    }
-    status.into()
-}
-
 fn node_status(node: &Value) -> Value {
     let ready = crate::object::condition(node, "Ready").map_or("Unknown", |c| match text(c, &["status"]) {
         "True" => "Ready",
@@ -384,9 +367,20 @@ fn node_roles(node: &Value) -> Value {
         .into_iter()
         .flat_map(|l| l.keys())
         .filter_map(|k| k.strip_prefix("node-role.kubernetes.io/"))
+        .chain([text(node, &["metadata", "labels", "kubernetes.io/role"])])
         .filter(|r| !r.is_empty())
+        .collect::<std::collections::BTreeSet<_>>()
+        .into_iter()
         .collect();
     or_none(&roles.join(","))
+}
+
+fn node_kernel(node: &Value) -> Value {
+    let info = |key: &str| text(node, &["status", "nodeInfo", key]);
+    match (or_unknown(info("kernelVersion")).as_str().unwrap_or_default(), info("architecture")) {
+        (kernel, "") => kernel.into(),
+        (kernel, architecture) => format!("{kernel} ({architecture})").into(),
+    }
 }
 
 fn node_address(node: &Value, kind: &str) -> Value {
@@ -396,6 +390,28 @@ fn node_address(node: &Value, kind: &str) -> Value {
         .map(|a| text(a, &["address"]))
         .unwrap_or_default();
     or_none(address)
+}
+
+/// Where a service is reached from outside.
+fn service_address(service: &Value) -> Value {
+    let mut given = crate::object::strings(service["spec"].get("externalIPs"));
+    match text(service, &["spec", "type"]) {
+        "ClusterIP" | "NodePort" => or_none(&given.join(",")),
+        "ExternalName" => text(service, &["spec", "externalName"]).into(),
+        "LoadBalancer" => {
+            let ingress = at(service, &["status", "loadBalancer", "ingress"]).and_then(Value::as_array);
+            let of = |one: &Value| match text(one, &["ip"]) {
+                "" => text(one, &["hostname"]).to_owned(),
+                ip => ip.to_owned(),
+            };
+            let mut all: Vec<String> = ingress.into_iter().flatten().map(of).filter(|one| !one.is_empty()).collect();
+            all.sort();
+            all.dedup();
+            all.append(&mut given);
+            if all.is_empty() { "<pending>".into() } else { all.join(",").into() }
+        }
+        _ => "<unknown>".into(),
+    }
 }
 
 fn service_ports(service: &Value) -> Value {
@@ -426,10 +442,22 @@ fn access_modes(modes: &Value) -> Value {
 }
 
 fn event_time(event: &Value) -> Value {
-    ["lastTimestamp", "deprecatedLastTimestamp", "eventTime", "firstTimestamp"]
-        .iter()
-        .find_map(|key| event[*key].as_str())
+    let last = ["lastTimestamp", "deprecatedLastTimestamp", "firstTimestamp", "deprecatedFirstTimestamp", "eventTime"];
+    let seen = event["series"]["lastObservedTime"].as_str();
+    seen.or_else(|| last.iter().find_map(|key| event[*key].as_str()))
         .map_or_else(|| "<unknown>".into(), |t| age_of(t).into())
+}
+
+fn event_source(event: &Value) -> Value {
+    let first = |paths: [&[&'static str]; 3]| {
+        paths.into_iter().map(|path| text(event, path).to_owned()).find(|found| !found.is_empty()).unwrap_or_default()
+    };
+    let component = first([&["source", "component"], &["deprecatedSource", "component"], &["reportingController"]]);
+    let component = if component.is_empty() { text(event, &["reportingComponent"]).to_owned() } else { component };
+    match first([&["source", "host"], &["deprecatedSource", "host"], &["reportingInstance"]]).as_str() {
+        "" => component.into(),
+        host => format!("{component}, {host}").into(),
+    }
 }
 
 fn event_about(event: &Value, key: &str) -> Value {
@@ -439,7 +467,7 @@ fn event_about(event: &Value, key: &str) -> Value {
 
 fn event_object(event: &Value) -> Value {
     match (event_about(event, "kind").as_str(), event_about(event, "name").as_str()) {
-        (Some(""), Some(name)) => name.into(),
+        (Some(kind), Some("")) => kind.to_lowercase().into(),
         (Some(kind), Some(name)) => format!("{}/{name}", kind.to_lowercase()).into(),
         _ => "".into(),
     }
@@ -460,10 +488,37 @@ fn endpoints(endpoints: &Value) -> Value {
             all.extend(addresses.iter().map(|address| format!("{address}:{port}")));
         }
     }
+    if all.is_empty() && count(&endpoints["subsets"]) > 0 { "".into() } else { or_none(&some(all)) }
+}
+
+/// The first three, and how many more there are.
+fn some(mut all: Vec<String>) -> String {
     let more = all.len().saturating_sub(3);
     all.truncate(3);
     let shown = all.join(",");
-    if more > 0 { format!("{shown} + {more} more...").into() } else { or_none(&shown) }
+    if more > 0 { format!("{shown} + {more} more...") } else { shown }
+}
+
+fn slice_ports(slice: &Value) -> Value {
+    let of = |port: &Value| match (port["port"].as_i64(), port["name"].as_str()) {
+        (Some(number), _) => number.to_string(),
+        (None, Some(name)) => name.to_owned(),
+        (None, None) => "*".to_owned(),
+    };
+    or_unset(&some(slice["ports"].as_array().into_iter().flatten().map(of).collect()))
+}
+
+fn slice_addresses(slice: &Value) -> Value {
+    let endpoints = slice["endpoints"].as_array().into_iter().flatten();
+    or_unset(&some(endpoints.flat_map(|endpoint| crate::object::strings(endpoint.get("addresses"))).collect()))
+}
+
+/// The one that claims without a class get is told by its name.
+fn class_name(class: &Value) -> Value {
+    let name = text(class, &["metadata", "name"]);
+    let marks = ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
+    let default = marks.iter().any(|mark| text(class, &["metadata", "annotations", mark]) == "true");
+    if default { format!("{name} (default)").into() } else { name.into() }
 }
 
 fn subjects(binding: &Value, kind: &str) -> Value {
@@ -503,6 +558,92 @@ fn quota_use(quota: &Value, wanted: fn(&str) -> bool) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// (plural, object, column, cell)
+    #[test]
+    fn cells_read_as_kubectl_prints_them() {
+        let default = json!({"storageclass.kubernetes.io/is-default-class": "true"});
+        let cases = [
+            (
+                "storageclasses",
+                json!({"metadata": {"name": "local", "annotations": default}}),
+                "Name",
+                "local (default)",
+            ),
+            (
+                "storageclasses",
+                json!({"metadata": {"name": "local", "annotations": {"storageclass.kubernetes.io/is-default-class": "false"}}}),
+                "Name",
+                "local",
+            ),
+            ("services", json!({"spec": {"type": "ClusterIP"}}), "External-IP", "<none>"),
+            (
+                "services",
+                json!({"spec": {"type": "NodePort", "externalIPs": ["192.0.2.1", "192.0.2.2"]}}),
+                "External-IP",
+                "192.0.2.1,192.0.2.2",
+            ),
+            (
+                "services",
+                json!({"spec": {"type": "LoadBalancer"}, "status": {"loadBalancer": {}}}),
+                "External-IP",
+                "<pending>",
+            ),
+            (
+                "services",
+                json!({"spec": {"type": "LoadBalancer", "externalIPs": ["192.0.2.1"]}, "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.9"}, {"hostname": "lb.example.com"}]}}}),
+                "External-IP",
+                "192.0.2.9,lb.example.com,192.0.2.1",
+            ),
+            (
+                "services",
+                json!({"spec": {"type": "ExternalName", "externalName": "example.com"}}),
+                "External-IP",
+                "example.com",
+            ),
+            (
+                "persistentvolumes",
+                json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "status": {"phase": "Bound"}}),
+                "Status",
+                "Terminating",
+            ),
+            (
+                "persistentvolumeclaims",
+                json!({"status": {"phase": "Pending", "capacity": {"storage": "1Gi"}}}),
+                "Capacity",
+                "",
+            ),
+            (
+                "persistentvolumeclaims",
+                json!({"spec": {"volumeName": "v"}, "status": {"capacity": {"storage": "1Gi"}}}),
+                "Capacity",
+                "1Gi",
+            ),
+            (
+                "nodes",
+                json!({"status": {"nodeInfo": {"kernelVersion": "6.1", "architecture": "amd64"}}}),
+                "Kernel-Version",
+                "6.1 (amd64)",
+            ),
+            (
+                "endpointslices",
+                json!({"endpoints": [{"addresses": ["a"]}, {"addresses": ["b", "c"]}, {"addresses": ["d"]}]}),
+                "Endpoints",
+                "a,b,c + 1 more...",
+            ),
+            ("endpointslices", json!({"endpoints": null}), "Ports", "<unset>"),
+            (
+                "events",
+                json!({"involvedObject": {"kind": "Pod"}, "reportingComponent": "me", "reportingInstance": "n"}),
+                "Source",
+                "me, n",
+            ),
+        ];
+        for (plural, object, column, expected) in cases {
+            let printer = columns(plural).iter().find(|printer| printer.name == column).unwrap();
+            assert_eq!((printer.cell)(&object), expected, "{plural} {object}");
+        }
+    }
 
     #[test]
     fn ages_read_as_kubectl_prints_them() {

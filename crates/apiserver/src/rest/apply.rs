@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use ferrovirt_schema::apply::{self as ssa, ApplyError};
-use ferrovirt_schema::structural;
+use ferrovirt_schema::{Cause, structural};
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -23,7 +23,16 @@ pub async fn apply(call: &Call, bytes: &Bytes) -> Result<Response<Body>, ApiErro
         if !call.subresource().is_empty() {
             return Err(call.not_found());
         }
-        let fresh = ssa::apply(&schema, None, &applied, &manager, force).map_err(refused)?;
+        let mut fresh = ssa::apply(&schema, None, &applied, &manager, force).map_err(refused)?;
+        decode::tidy(call, &mut fresh);
+        // Whoever names a version or an object means one that was there.
+        object::metadata(&mut fresh).remove("resourceVersion");
+        if let Some(uid) =
+            at(&fresh, &["metadata", "uid"]).filter(|uid| uid.as_str().is_some_and(|uid| !uid.is_empty()))
+        {
+            let cause = Cause::invalid("metadata.uid", uid, "field is immutable");
+            return Err(ApiError::invalid(call.resource.kind_subject(call.name()), &[cause]));
+        }
         let stored = create::create_object(call, fresh).await?;
         return respond::object(call, StatusCode::CREATED, &stored).await;
     }
@@ -83,11 +92,10 @@ fn undeclared(call: &Call, applied: &Value, unknown: &[String]) -> ApiError {
     let faults = if each.len() == 1 { each.concat() } else { format!("errors:\n  {}", each.join("\n  ")) };
     let namespace = call.namespace().map(|n| format!("{n}/")).unwrap_or_default();
     let (api_version, kind, name) = (call.api_version(), &call.resource.kind, object::name(applied));
-    ApiError::new(
-        500,
-        "",
-        format!("failed to create typed patch object ({namespace}{name}; {api_version}, Kind={kind}): {faults}"),
-    )
+    // Upstream has no better code than 500 for it; who sent it is at fault.
+    ApiError::bad_request(format!(
+        "failed to create typed patch object ({namespace}{name}; {api_version}, Kind={kind}): {faults}"
+    ))
 }
 
 fn refusal(error: ApplyError) -> ApiError {

@@ -48,11 +48,6 @@ const REQUIRED: &[(&str, &[&str])] = &[
     ("RuntimeClass", &["handler"]),
     ("VolumeAttributesClass", &["driverName"]),
     ("EndpointSlice", &["addressType"]),
-    ("CSIStorageCapacity", &["storageClassName"]),
-    ("VolumeAttachment", &["spec", "attacher"]),
-    ("VolumeAttachment", &["spec", "nodeName"]),
-    ("CertificateSigningRequest", &["spec", "request"]),
-    ("CertificateSigningRequest", &["spec", "signerName"]),
     ("FlowSchema", &["spec", "priorityLevelConfiguration", "name"]),
     ("PriorityLevelConfiguration", &["spec", "type"]),
     ("CronJob", &["spec", "schedule"]),
@@ -73,7 +68,12 @@ pub fn validate(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec
         for (_, path) in IMMUTABLE.iter().filter(|(k, _)| *k == kind) {
             if at(object, path) != at(old, path) {
                 let value = at(object, path).cloned().unwrap_or_default();
-                causes.push(Cause::invalid(path.join("."), &value, "field is immutable"));
+                causes.push(match (kind, path.join(".")) {
+                    ("PriorityClass", field) if field == "value" => {
+                        Cause::forbidden(field, "may not be changed in an update.")
+                    }
+                    (_, field) => Cause::invalid(field, &value, "field is immutable"),
+                });
             }
         }
     }
@@ -98,7 +98,12 @@ pub fn validate(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec
         "RoleBinding" | "ClusterRoleBinding" => causes.extend(binding(object)),
         "Lease" => causes.extend(lease(object)),
         "Ingress" => causes.extend(ingress(object)),
-        _ => {}
+        // What must not change is told first here.
+        "IngressClass" => causes.reverse(),
+        kind => {
+            let changed = std::mem::replace(&mut causes, super::rarer_rules::validate(kind, object));
+            causes.extend(changed);
+        }
     }
     causes
 }
@@ -296,8 +301,8 @@ fn role(role: &Value) -> Vec<Cause> {
 fn event(event: &Value) -> Option<Cause> {
     // In its own group the field has another name.
     let key = if event.get("regarding").is_some() { "regarding" } else { "involvedObject" };
-    let about = text(event, &[key, "namespace"]);
-    let elsewhere = !about.is_empty() && about != text(event, &["metadata", "namespace"]);
+    let (about, own) = (text(event, &[key, "namespace"]), text(event, &["metadata", "namespace"]));
+    let elsewhere = if about.is_empty() { own != "default" } else { about != own };
     elsewhere.then(|| Cause::invalid(format!("{key}.namespace"), &json!(about), "does not match event.namespace"))
 }
 
@@ -314,9 +319,27 @@ fn namespace(namespace: &Value) -> Vec<Cause> {
 
 fn volume(volume: &Value, old: Option<&Value>) -> Vec<Cause> {
     const SOURCES: &[&str] = &["hostPath", "local", "nfs", "iscsi", "csi", "fc", "rbd", "cephfs", "glusterfs"];
+    /// What a volume has beside the place where it lies.
+    const BESIDE: &[&str] = &[
+        "accessModes",
+        "capacity",
+        "claimRef",
+        "mountOptions",
+        "nodeAffinity",
+        "persistentVolumeReclaimPolicy",
+        "storageClassName",
+        "volumeAttributesClassName",
+        "volumeMode",
+    ];
     let mut causes = access_modes(volume);
     if at(volume, &["spec", "capacity", "storage"]).is_none_or(Value::is_null) {
         causes.push(Cause::required("spec.capacity", ""));
+        let given = volume["spec"]["capacity"].as_object().into_iter().flatten().next().map(|(name, _)| json!(name));
+        causes.push(Cause::not_supported("spec.capacity", &given.unwrap_or_default(), &[json!("storage")]));
+    }
+    let sourced = volume["spec"].as_object().into_iter().flatten();
+    if !sourced.into_iter().any(|(key, value)| !BESIDE.contains(&key.as_str()) && !value.is_null()) {
+        causes.push(Cause::required("spec", "must specify a volume type"));
     }
     let Some(old) = old else {
         return causes;
@@ -404,9 +427,6 @@ fn endpoints(endpoints: &Value) -> Vec<Cause> {
 
 fn binding(binding: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
-    if text(binding, &["roleRef", "name"]).is_empty() {
-        causes.push(Cause::required("roleRef.name", ""));
-    }
     let group = text(binding, &["roleRef", "apiGroup"]);
     if group != RBAC {
         causes.push(Cause::not_supported("roleRef.apiGroup", &json!(group), &[json!(RBAC)]));
@@ -416,6 +436,9 @@ fn binding(binding: &Value) -> Vec<Cause> {
     let kinds: &[Value] = if everywhere { &[json!("ClusterRole")] } else { &[json!("ClusterRole"), json!("Role")] };
     if !kinds.iter().any(|known| known == kind) {
         causes.push(Cause::not_supported("roleRef.kind", &json!(kind), kinds));
+    }
+    if text(binding, &["roleRef", "name"]).is_empty() {
+        causes.push(Cause::required("roleRef.name", ""));
     }
     for (index, subject) in items(binding, &["subjects"]) {
         causes.extend(subject_faults(subject, &format!("subjects[{index}]"), everywhere));

@@ -5,7 +5,9 @@ use ferrovirt_schema::{Cause, CauseKind, structural};
 use ferrovirt_store::{Change, CommitError, Expect};
 use serde_json::Value;
 
-use super::{Call, effects, metadata, respond, strategy};
+use super::effects::{self, Kept};
+use super::{Call, metadata, respond, strategy};
+use crate::admission;
 use crate::crd::conversion;
 use crate::registry::Resource;
 use crate::status::ApiError;
@@ -31,6 +33,17 @@ pub fn validate(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), 
     if !resource.custom {
         // Where built-in lists hold something once, the rules of their kind say so, if anything does.
         from_schema.retain(|c| c.kind != CauseKind::FieldValueDuplicate);
+        if super::rarer_rules::complete(&resource.kind) {
+            from_schema.retain(|c| c.kind != CauseKind::FieldValueRequired);
+        }
+        // An empty text is none where rules look for it, and they say so themselves.
+        if matches!(resource.kind.as_str(), "RoleBinding" | "ClusterRoleBinding") {
+            from_schema.retain(|c| c.kind != CauseKind::FieldValueRequired || !c.field.starts_with("roleRef"));
+        }
+        // Structs that Go always has are there with nothing in them, and nobody asks for more: a node's endpoints, for one.
+        if resource.kind == "Node" {
+            from_schema.retain(|c| c.kind != CauseKind::FieldValueRequired || !c.field.starts_with("status."));
+        }
         // A wrong type does not get past decoding upstream, which is a 400 and not a 422.
         if let Some(cause) = from_schema.iter().find(|c| c.kind == CauseKind::FieldValueTypeInvalid) {
             if call.verb == "patch" && super::patch::Kind::of(call).is_ok_and(|kind| kind != super::patch::Kind::Apply)
@@ -66,9 +79,24 @@ pub fn validate(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), 
     }
     for cause in strategy::validate(call, object, old) {
         // What the schema misses, too, is said once.
-        if cause.kind != CauseKind::FieldValueRequired || causes.iter().all(|c| c.field != cause.field) {
+        let same = |c: &Cause| c.field == cause.field && c.kind == CauseKind::FieldValueRequired;
+        if cause.kind != CauseKind::FieldValueRequired || !causes.iter().any(same) {
             causes.push(cause);
         }
+    }
+    if resource.group == "apps" && !resource.custom {
+        // The pods of a workload are looked at after it, and what has changed after that.
+        let daemons = resource.kind == "DaemonSet";
+        causes.retain(|c| !(daemons && c.field == "spec.selector" && c.kind == CauseKind::FieldValueRequired));
+        causes.sort_by_key(|c| {
+            let changed = c.field == "spec" || c.message.ends_with("field is immutable");
+            match (c.field.contains(".template.spec."), changed) {
+                (false, true) if daemons => 0,
+                (false, false) => 1,
+                (true, _) => 2,
+                (false, true) => 3,
+            }
+        });
     }
     refuse(call, name, &causes)
 }
@@ -92,8 +120,8 @@ pub async fn encode(call: &Call, object: &Value) -> Result<Encoded, ApiError> {
     storage::encode(&stored, &call.resource.storage_api_version())
 }
 
-/// Stores a new object.
-pub async fn insert(call: &Call, object: &Value, dry_run: bool) -> Result<Outcome, ApiError> {
+/// Stores a new object, if its namespace and its kind are still there to stay: since they were looked at, webhooks had time.
+pub async fn insert(call: &Call, object: &Value, dry_run: bool, kept: Kept) -> Result<Outcome, ApiError> {
     let encoded = encode(call, object).await?;
     let key = storage::key(&call.resource, call.namespace(), crate::object::name(object));
     if dry_run {
@@ -103,22 +131,29 @@ pub async fn insert(call: &Call, object: &Value, dry_run: bool) -> Result<Outcom
         });
     }
     let write = storage::write(&call.resource, key, Expect::Absent, Change::Put(encoded));
-    match effects::commit(call, write).await {
+    match effects::commit(call, write, admission::lifecycle_conditions(call), kept).await {
         Ok(entry) => Ok(Outcome::Done(entry.bytes.clone())),
         Err(CommitError::Conflict { .. }) => Ok(Outcome::Conflict),
+        Err(CommitError::Unmet) => Err(admission::lifecycle_refusal(call, object)),
         Err(error) => Err(storage::store_error(&error)),
     }
 }
 
 /// Stores the successor of an entry; a successor that is equal is not stored.
-pub async fn replace(call: &Call, entry: &Entry, object: &Value, dry_run: bool) -> Result<Outcome, ApiError> {
+pub async fn replace(
+    call: &Call,
+    entry: &Entry,
+    object: &Value,
+    dry_run: bool,
+    kept: Kept,
+) -> Result<Outcome, ApiError> {
     let encoded = encode(call, object).await?;
     if dry_run || storage::same(entry, &encoded) {
         return Ok(Outcome::Done(storage::spliced(&encoded, Some(entry.revision))));
     }
     let write =
         storage::write(&call.resource, entry.key.clone(), Expect::Revision(entry.revision), Change::Put(encoded));
-    match effects::commit(call, write).await {
+    match effects::commit(call, write, Vec::new(), kept).await {
         Ok(entry) => Ok(Outcome::Done(entry.bytes.clone())),
         Err(CommitError::Conflict { .. }) => Ok(Outcome::Conflict),
         Err(error) => Err(storage::store_error(&error)),
@@ -133,7 +168,7 @@ pub async fn remove(call: &Call, entry: &Entry, last: &Value, dry_run: bool) -> 
     }
     let change = Change::Delete { last: encoded };
     let write = storage::write(&call.resource, entry.key.clone(), Expect::Revision(entry.revision), change);
-    match effects::commit(call, write).await {
+    match effects::commit(call, write, Vec::new(), Kept::default()).await {
         Ok(entry) => Ok(Outcome::Done(entry.bytes.clone())),
         Err(CommitError::Conflict { current: None }) => Err(call.not_found()),
         Err(CommitError::Conflict { .. }) => Ok(Outcome::Conflict),

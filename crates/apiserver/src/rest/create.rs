@@ -1,11 +1,14 @@
 //! create.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use ferrovirt_schema::structural;
+use ferrovirt_schema::{Cause, structural};
 use http::{Response, StatusCode};
 use serde_json::Value;
 
 use super::commit::{self, Outcome};
+use super::effects::Kept;
 use super::{Call, decode, metadata, respond, strategy};
 use crate::admission::{self, Operation};
 use crate::http::body::Body;
@@ -26,10 +29,6 @@ pub async fn create(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiErro
 pub async fn create_object(call: &Call, mut object: Value) -> Result<Bytes, ApiError> {
     let dry_run = call.dry_run()?;
     metadata::check_namespace(call, &mut object)?;
-    if !text(&object, &["metadata", "resourceVersion"]).is_empty() {
-        // Upstream's storage says so, after everything else; it has no better code for it.
-        return Err(ApiError::new(500, "", "resourceVersion should not be set on objects to be created"));
-    }
     structural::default(&call.version().schema(), &mut object);
     strategy::defaults(&call.resource, &mut object);
     strategy::fold(&call.resource, &mut object);
@@ -41,11 +40,12 @@ pub async fn create_object(call: &Call, mut object: Value) -> Result<Bytes, ApiE
     admission::mutate(call, Operation::Create, &mut object, None).await?;
     let base = text(&object, &["metadata", "generateName"]).to_owned();
     let generated = text(&object, &["metadata", "name"]).is_empty() && !base.is_empty();
+    let version = text(&object, &["metadata", "resourceVersion"]);
+    let versioned = Some(version.to_owned()).filter(|version| !version.is_empty() && version != "0");
     metadata::fill(call, &mut object);
     admission::maker::stamp(call, &mut object);
     metadata::normalize(&call.resource, &mut object);
-    let _turn = super::services::turn(call).await;
-    strategy::prepare_create(call, &mut object).await?;
+    let taken = strategy::prepare_create(call, &mut object).await?.map(Arc::new);
     structural::prune(&call.version().schema(), &mut object);
     structural::default(&call.version().schema(), &mut object);
     strategy::defaults(&call.resource, &mut object);
@@ -62,9 +62,16 @@ pub async fn create_object(call: &Call, mut object: Value) -> Result<Bytes, ApiE
         admission::pod_security::check(call, &object, None)?;
         admission::addresses::check(call, &object, None)?;
         admission::validate(call, Operation::Create, Some(&object), None).await?;
-        let _room = admission::quota::admit(call, &object, None).await?;
+        let room = admission::quota::admit(call, &object, None).await?;
+        if let Some(version) = &versioned {
+            // Told last, as upstream's storage does, so that whatever else is wrong is told first.
+            let why = "resourceVersion should not be set on objects to be created";
+            let cause = Cause::invalid("metadata.resourceVersion", &Value::from(version.as_str()), why);
+            return Err(ApiError::invalid(call.resource.kind_subject(crate::object::name(&object)), &[cause]));
+        }
         super::update::track(call, None, &mut object, claimed.as_ref());
-        match commit::insert(call, &object, dry_run).await? {
+        let kept = Kept::default().and(taken.clone()).and(room);
+        match commit::insert(call, &object, dry_run, kept).await? {
             Outcome::Done(bytes) => return Ok(bytes),
             Outcome::Conflict if generated => {}
             Outcome::Conflict => break,

@@ -56,13 +56,41 @@ pub fn object(call: &Call, bytes: &Bytes) -> Result<Value, ApiError> {
     Ok(object)
 }
 
-/// Removes what the schema does not know. Returns one fault per field.
+/// Removes what the schema does not know, and what a struct of Go would not hold. Returns one fault per unknown field.
 pub fn prune(call: &Call, object: &mut Value) -> Vec<String> {
-    structural::prune(&call.version().schema(), object)
-        .into_iter()
-        .take(MAX_FAULTS)
-        .map(|path| format!("unknown field {path:?}"))
-        .collect()
+    let unknown = structural::prune(&call.version().schema(), object);
+    tidy(call, object);
+    unknown.into_iter().take(MAX_FAULTS).map(|path| format!("unknown field {path:?}")).collect()
+}
+
+/// Gives a built-in object the form it has after kube-apiserver has decoded it.
+pub fn tidy(call: &Call, object: &mut Value) {
+    if let Some((table, message)) = message_of(call) {
+        table.tidy(&message, object);
+        table.add_structs(&message, object);
+    }
+}
+
+/// Gives a built-in object the form in which kube-apiserver writes it.
+pub fn complete(call: &Call, object: &mut Value) {
+    if let Some((table, message)) = message_of(call) {
+        table.complete(&message, object);
+    }
+}
+
+/// Gives a built-in object the form it has when it was stored and read again.
+pub fn settle(call: &Call, object: &mut Value) {
+    // Definitions are stored as JSON, where an empty list stays one.
+    if let Some((table, message)) = message_of(call).filter(|_| call.resource.group != "apiextensions.k8s.io") {
+        table.settle(&message, object);
+    }
+}
+
+fn message_of(call: &Call) -> Option<(&'static proto::ProtoTable, String)> {
+    if call.resource.custom {
+        return None;
+    }
+    Some((registry::proto_table()?, message_name(&call.api_version(), &call.resource.kind)?))
 }
 
 /// Turns faults into an error or into warnings, as the client asked.
@@ -123,6 +151,9 @@ pub fn message_name(api_version: &str, kind: &str) -> Option<String> {
 
 /// The object says what it is; if it says nothing, the URL does.
 fn check_kind(call: &Call, object: &mut Value) -> Result<(), ApiError> {
+    if object.is_null() && !call.resource.custom {
+        *object = Value::Object(Map::new());
+    }
     if !object.is_object() {
         return Err(ApiError::bad_request(format!(
             "the object provided is not a {}: it is not a map",

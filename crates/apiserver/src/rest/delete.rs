@@ -8,6 +8,7 @@ use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::commit::{self, Outcome};
+use super::effects::Kept;
 use super::select::Selection;
 use super::{Call, decode, respond, strategy, success};
 use crate::admission::{self, Operation};
@@ -141,7 +142,7 @@ async fn delete_one(call: &Call, entry: &Arc<Entry>, options: &Options) -> Resul
             Outcome::Conflict => None,
         });
     }
-    Ok(match commit::replace(call, entry, &new, options.dry_run).await? {
+    Ok(match commit::replace(call, entry, &new, options.dry_run, Kept::default()).await? {
         Outcome::Done(bytes) => Some(Deleted::Pending(bytes)),
         Outcome::Conflict => None,
     })
@@ -154,7 +155,9 @@ fn mark(call: &Call, old: &Value, new: &mut Value, grace: i64) {
     if already && before.is_none_or(|b| grace >= b) {
         return;
     }
-    let time = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(grace);
+    // Any number is a grace period. Time ends before the largest of them.
+    let time = jiff::Timestamp::now().checked_add(jiff::SignedDuration::from_secs(grace));
+    let time = time.unwrap_or(jiff::Timestamp::MAX);
     let generation = at(old, &["metadata", "generation"]).and_then(Value::as_i64);
     let meta = metadata(new);
     meta.insert("deletionTimestamp".into(), object::format_time(time).into());
@@ -246,7 +249,13 @@ impl Options {
             causes.push(Cause::not_supported("propagationPolicy", &json!(policy), &known));
         }
         super::options::refuse("DeleteOptions", &causes)?;
-        let propagation = policy.or(orphan.map(|orphan| if orphan { "Orphan" } else { "Background" }.to_owned()));
+        let mut propagation = policy.or(orphan.map(|orphan| if orphan { "Orphan" } else { "Background" }.to_owned()));
+        if propagation.is_none() && super::workloads::orphans(&call.resource) {
+            propagation = Some("Orphan".to_owned());
+            if call.resource.kind == "Job" {
+                call.warn("child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning".to_owned());
+            }
+        }
         let dry_run = call.dry_run()? || object::strings(body.get("dryRun")).iter().any(|d| d == "All");
         let precondition = |key: &str| at(&body, &["preconditions", key]).and_then(Value::as_str).map(str::to_owned);
         Ok(Self {

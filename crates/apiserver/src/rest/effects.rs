@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ferrovirt_store::{CommitError, Write};
+use ferrovirt_store::{CommitError, Condition, Write};
 
 use super::Call;
 use crate::crd;
@@ -12,21 +12,42 @@ use crate::storage::{Entry, ObjectMeta};
 
 type Committed = Result<Arc<Entry>, CommitError<ObjectMeta>>;
 
+/// What a write holds until it is stored, or cannot be, whether its client waits for that or has hung up.
+#[derive(Default)]
+pub struct Kept(Vec<Box<dyn Send>>);
+
+impl Kept {
+    pub fn and(mut self, what: Option<impl Send + 'static>) -> Self {
+        self.0.extend(what.map(|what| Box::new(what) as Box<dyn Send>));
+        self
+    }
+}
+
 /// Writes to the store and applies what follows from it.
-pub async fn commit(call: &Call, write: Write<ObjectMeta>) -> Committed {
+pub async fn commit(
+    call: &Call,
+    write: Write<ObjectMeta>,
+    conditions: Vec<Condition<ObjectMeta>>,
+    kept: Kept,
+) -> Committed {
     let special = call.resource.special;
-    if !matches!(special, Special::Rbac | Special::Webhook | Special::Policy | Special::ApiService | Special::Crd) {
-        let committed = call.server.store.commit(write).await;
+    let plain =
+        !matches!(special, Special::Rbac | Special::Webhook | Special::Policy | Special::ApiService | Special::Crd);
+    if plain && kept.0.is_empty() {
+        let committed = call.server.store.commit_if(write, conditions).await;
         if let Ok(entry) = &committed {
-            call.server.quotas.touch(&call.server, entry);
+            call.server.quotas.stir(&call.server.store, entry);
         }
         return committed;
     }
-    // In a task of its own: a client that hangs up now must not leave the server with stale roles or kinds.
+    // In a task of its own: a client that hangs up now must not leave the server with stale roles or kinds, nor give others
+    // what the write is about to take.
     let server = call.server.clone();
     let task = tokio::spawn(async move {
-        let entry = server.store.commit(write).await?;
-        server.quotas.touch(&server, &entry);
+        let committed = server.store.commit_if(write, conditions).await;
+        drop(kept);
+        let entry = committed?;
+        server.quotas.stir(&server.store, &entry);
         apply(&server, special, &entry).await;
         Ok(entry)
     });

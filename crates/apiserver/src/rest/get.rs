@@ -16,7 +16,7 @@ pub async fn get(call: &Call) -> Result<Response<Body>, ApiError> {
             Ok(wanted) => super::list::check_not_ahead(call, wanted)?,
             Err(_) => {
                 let why = format!("strconv.ParseUint: parsing {text:?}: invalid syntax");
-                return Err(ApiError::new(500, "", format!("resourceVersion: Invalid value: {text:?}: {why}")));
+                return Err(ApiError::bad_request(format!("resourceVersion: Invalid value: {text:?}: {why}")));
             }
         },
     }

@@ -1,12 +1,13 @@
 //! list: selection, chunks, and the promise of a consistent snapshot across chunks.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::{BufMut, Bytes, BytesMut};
+use ferrovirt_store::{Key, List, Pin};
 use http::{Response, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -17,72 +18,58 @@ use crate::crd::conversion;
 use crate::http::body::Body;
 use crate::http::negotiate::{Encoding, Shape};
 use crate::status::ApiError;
-use crate::storage::Entry;
+use crate::storage::{Entry, ObjectMeta, Store};
 
 /// How long the rest of a chunked list can be fetched (etcd's compaction interval upstream).
-const SNAPSHOT_TTL: Duration = Duration::from_secs(300);
-const MAX_SNAPSHOTS: usize = 64;
-
-type Items = Arc<[Arc<Entry>]>;
+const TTL: Duration = Duration::from_secs(300);
+/// Lists of one resource that begin within this time share a pin: the oldest of them has all that the others need.
+const STEP: Duration = Duration::from_secs(5);
 
 /// What a `continue` token holds.
 #[derive(Serialize, Deserialize)]
 struct Token {
     v: String,
-    /// Revision of the snapshot.
+    /// Revision of the first page.
     rv: u64,
     /// The last key that was sent.
     ns: String,
     name: String,
-    /// The snapshot is gone and the client agreed to go on with the present state.
+    /// The revision is gone and the client agreed to go on with the present state.
     #[serde(default)]
     inconsistent: bool,
 }
 
-/// Lists that were sent in part. Entries are shared with the store, so a snapshot costs one pointer per object.
+/// The revisions at which lists were sent in part. The store keeps what happened since, as far as there is room; nothing is kept
+/// by client or by list. Who comes when it is gone is told so, as upstream tells after a compaction.
 #[derive(Default)]
-pub struct Snapshots {
-    kept: Mutex<VecDeque<Snapshot>>,
+pub struct Begun {
+    by_resource: Mutex<HashMap<Arc<str>, VecDeque<Held>>>,
 }
 
-struct Snapshot {
-    resource: Arc<str>,
-    namespace: Option<String>,
-    revision: u64,
+struct Held {
+    _pin: Pin<ObjectMeta>,
+    since: Instant,
     until: Instant,
-    items: Items,
 }
 
-impl Snapshots {
-    fn keep(&self, resource: &Arc<str>, namespace: Option<&str>, revision: u64, items: &Items) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        kept.retain(|s| s.until > now);
-        if kept.iter().any(|s| s.is(resource, namespace, revision)) {
-            return;
+impl Begun {
+    /// The rest of a list of this revision will be asked for.
+    fn keep(&self, store: &Store, resource: &Arc<str>, revision: u64, now: Instant) {
+        let mut by_resource = self.by_resource.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = by_resource.entry(resource.clone()).or_default();
+        match held.back_mut().filter(|last| now < last.since + STEP) {
+            Some(last) => last.until = now + TTL,
+            None => held.push_back(Held { _pin: store.pin(resource, revision), since: now, until: now + TTL }),
         }
-        if kept.len() >= MAX_SNAPSHOTS {
-            kept.pop_front();
-        }
-        kept.push_back(Snapshot {
-            resource: resource.clone(),
-            namespace: namespace.map(str::to_owned),
-            revision,
-            until: now + SNAPSHOT_TTL,
-            items: items.clone(),
+    }
+
+    /// Lets go of what nobody may ask for any more. Called now and then, for lists may never be asked for again.
+    pub fn prune(&self, now: Instant) {
+        let mut by_resource = self.by_resource.lock().unwrap_or_else(PoisonError::into_inner);
+        by_resource.retain(|_, held| {
+            held.retain(|held| held.until > now);
+            !held.is_empty()
         });
-    }
-
-    fn find(&self, resource: &Arc<str>, namespace: Option<&str>, revision: u64) -> Option<Items> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        kept.iter().find(|s| s.until > now && s.is(resource, namespace, revision)).map(|s| s.items.clone())
-    }
-}
-
-impl Snapshot {
-    fn is(&self, resource: &Arc<str>, namespace: Option<&str>, revision: u64) -> bool {
-        self.revision == revision && self.resource == *resource && self.namespace.as_deref() == namespace
     }
 }
 
@@ -176,70 +163,58 @@ async fn page(call: &Call, selection: &Selection) -> Result<Page, ApiError> {
     if token.is_some() && !matches!(call.query.get("resourceVersion"), "" | "0") {
         return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
     }
-    let namespace = call.namespace();
-    let resource = &call.resource.storage;
-    let present = || {
-        let list = call.server.store.list(resource, namespace);
-        (list.revision, Items::from(list.items))
-    };
-    let (revision, items) = match &token {
-        Some(token) if !token.inconsistent => match call.server.snapshots.find(resource, namespace, token.rv) {
-            Some(items) => (token.rv, items),
-            None => return Err(expired_token(token)),
-        },
-        Some(_) => present(),
-        None => match exact_revision(call)? {
-            Some(wanted) => match call.server.snapshots.find(resource, namespace, wanted) {
-                Some(items) => (wanted, items),
-                None => {
-                    let (revision, items) = present();
-                    // Nothing of this resource is newer than asked: the present state is the one asked for.
-                    if revision != wanted && items.iter().any(|e| e.revision > wanted) {
-                        return Err(ApiError::expired("The resourceVersion for the provided list is too old."));
-                    }
-                    (wanted.min(revision), items)
-                }
-            },
-            None => present(),
-        },
-    };
-    // Selectors speak of the version that was asked for. The snapshot stays as it is stored.
-    let stored = items.clone();
-    let items = match call.resource.conversion {
-        None => items,
-        Some(_) => {
-            let version = call.api_version();
-            conversion::entries(&call.server, &call.resource, &version, items.to_vec()).await?.into()
-        }
-    };
-    let start = token.as_ref().map_or(0, |t| {
-        items.partition_point(|e| (e.key.namespace.as_ref(), e.key.name.as_ref()) <= (t.ns.as_str(), t.name.as_str()))
-    });
+    let List { revision, items } = items(call, token.as_ref())?;
+    // Selectors of fields speak of the version that was asked for. All else is as it is stored.
+    let early = selection.needs_object();
+    let items = if early { converted(call, items).await? } else { items };
     let all = selection.is_everything();
-    let mut entries: Vec<Arc<Entry>> = Vec::new();
-    let mut more = false;
-    for entry in items[start..].iter().filter(|e| all || selection.matches(e)) {
-        if limit.is_some_and(|l| entries.len() >= l) {
-            more = true;
-            break;
-        }
-        entries.push(entry.clone());
-    }
-    let next = match entries.last() {
-        Some(last) if more => {
-            call.server.snapshots.keep(resource, namespace, revision, &stored);
-            Some(encode_token(&Token {
-                v: "meta.k8s.io/v1".into(),
-                rv: revision,
-                ns: last.key.namespace.to_string(),
-                name: last.key.name.to_string(),
-                inconsistent: false,
-            }))
-        }
-        _ => None,
-    };
-    let remaining = (next.is_some() && all).then(|| items.len() - start - entries.len());
+    let total = items.len();
+    let mut matching = items.into_iter().filter(|entry| all || selection.matches(entry));
+    let entries: Vec<Arc<Entry>> = matching.by_ref().take(limit.unwrap_or(usize::MAX)).collect();
+    let more = matching.next().is_some();
+    let next = entries.last().filter(|_| more).map(|last| {
+        call.server.begun.keep(&call.server.store, &call.resource.storage, revision, Instant::now());
+        encode_token(&Token {
+            v: "meta.k8s.io/v1".into(),
+            rv: revision,
+            ns: last.key.namespace.to_string(),
+            name: last.key.name.to_string(),
+            inconsistent: false,
+        })
+    });
+    let remaining = (more && all).then(|| total - entries.len());
+    let entries = if early { entries } else { converted(call, entries).await? };
     Ok(Page { revision, entries, next, remaining })
+}
+
+async fn converted(call: &Call, entries: Vec<Arc<Entry>>) -> Result<Vec<Arc<Entry>>, ApiError> {
+    match call.resource.conversion {
+        None => Ok(entries),
+        Some(_) => conversion::entries(&call.server, &call.resource, &call.api_version(), entries).await,
+    }
+}
+
+/// What there is to choose from: the present state, or that of the revision that the client means.
+fn items(call: &Call, token: Option<&Token>) -> Result<List<ObjectMeta>, ApiError> {
+    let (store, namespace, resource) = (&call.server.store, call.namespace(), &call.resource.storage);
+    match token {
+        Some(token) => {
+            let after = Key::new(token.ns.as_str(), token.name.as_str());
+            if token.inconsistent {
+                let mut list = store.list(resource, namespace);
+                list.items.retain(|entry| entry.key > after);
+                return Ok(list);
+            }
+            // A revision that is still to come is no better known than one that is forgotten.
+            store.list_at(resource, namespace, token.rv, Some(&after)).map_err(|_| expired_token(token))
+        }
+        None => match exact_revision(call)? {
+            Some(wanted) => store
+                .list_at(resource, namespace, wanted, None)
+                .map_err(|_| ApiError::expired("The resourceVersion for the provided list is too old.")),
+            None => Ok(store.list(resource, namespace)),
+        },
+    }
 }
 
 /// The revision of `resourceVersionMatch=Exact`; also refuses revisions from the future.

@@ -24,7 +24,6 @@ pub fn fill(call: &Call, object: &mut Value) {
     for key in SERVER_OWNED.iter().filter(|key| generation || **key != "generation") {
         meta.remove(*key);
     }
-    meta.remove("resourceVersion");
     meta.insert("uid".into(), uuid::Uuid::new_v4().to_string().into());
     meta.insert("creationTimestamp".into(), object::now().into());
     if generation {
@@ -136,7 +135,10 @@ pub fn validate(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec
         causes.extend(finalizer_names(object));
     }
     if let Some(old) = old {
-        causes.extend(finalizer_faults(object, old));
+        let faults = finalizer_faults(object, old);
+        // Said twice of built-in kinds, by what is common to all and by their own rules.
+        let times = if resource.custom { 1 } else { 2 };
+        causes.extend(std::iter::repeat_n(faults, times).flatten());
     }
     causes
 }

@@ -22,10 +22,12 @@ mod options;
 mod patch;
 mod pod_rules;
 mod pods;
+mod rarer_rules;
 mod respond;
 mod reviews;
 mod scale;
 mod select;
+mod service_numbers;
 mod service_rules;
 mod services;
 mod strategy;
@@ -52,9 +54,10 @@ use crate::status::ApiError;
 use crate::storage::Entry;
 
 pub use budget::count as budget_count;
-pub use list::Snapshots;
+pub use list::Begun;
 pub use metadata::generate_name;
 pub use respond::convert;
+pub use service_numbers::ServiceNumbers;
 pub use services::ServiceNetwork;
 pub use workloads::template as pod_template;
 

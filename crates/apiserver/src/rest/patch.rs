@@ -29,7 +29,8 @@ impl Kind {
             "application/merge-patch+json" => Ok(Self::Merge),
             "application/strategic-merge-patch+json" if !call.resource.custom => Ok(Self::Strategic),
             "application/apply-patch+yaml" | "application/apply-patch+json" => Ok(Self::Apply),
-            _ => Err(ApiError::unsupported_media(if call.resource.custom { CUSTOM } else { ALL }).without_subject()),
+            _ if call.resource.custom => Err(ApiError::unsupported_media(CUSTOM)),
+            _ => Err(ApiError::unsupported_media(ALL).without_subject()),
         }
     }
 }

@@ -6,6 +6,7 @@ use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::{Call, budget, decode, delete, update};
+use crate::admission::{self, Operation};
 use crate::http::body::{self, Body};
 use crate::object::{self, at, field_map, items_mut, text};
 use crate::status::{ApiError, Subject};
@@ -156,8 +157,11 @@ pub async fn bind(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError>
 
 /// Deletes the pod as an eviction asks, if its disruption budget allows it.
 pub async fn evict(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError> {
-    let (eviction, _) = decode::any(call, &bytes)?;
+    let (mut eviction, _) = decode::any(call, &bytes)?;
+    admission::mutate(call, Operation::Create, &mut eviction, None).await?;
     check_name(call, &eviction, "Eviction")?;
+    // A webhook may take its time: before anybody else has to wait for a turn.
+    admission::validate(call, Operation::Create, Some(&eviction), None).await?;
     let options = eviction.get("deleteOptions").cloned().unwrap_or_else(|| json!({}));
     let mut call = call.without_subresource();
     call.headers.remove(http::header::CONTENT_TYPE);

@@ -209,7 +209,7 @@ pub fn table_head(call: &Call, meta: Value, with_columns: bool) -> Value {
 pub fn row(call: &Call, object: &Value) -> Value {
     let mut row = json!({"cells": call.version().columns.cells(object)});
     match call.query.get("includeObject") {
-        "None" => {}
+        "None" => row["object"] = Value::Null,
         "Object" => row["object"] = object.clone(),
         _ => row["object"] = partial(call, object),
     }

@@ -42,6 +42,13 @@ pub async fn create(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiErro
         Special::TokenReview => token(call, &review["spec"]),
         _ => return Err(ApiError::method_not_allowed()),
     };
+    if call.resource.special == Special::SelfSubjectRulesReview {
+        // Upstream forgets what it was asked.
+        field_map(&mut review, "spec").clear();
+    } else {
+        // Nobody keeps it, and yet it is recorded who asked what.
+        super::update::track(call, None, &mut review, None);
+    }
     if call.resource.special == Special::SelfSubjectReview {
         field_map(&mut review, "metadata").insert("creationTimestamp".into(), crate::object::now().into());
     } else {

@@ -33,11 +33,22 @@ impl Selection {
                 "metadata.namespace" if call.resource.namespaced => {}
                 path if call.version().selectable.iter().any(|s| s == path) => needs_object = true,
                 path => {
-                    return Err(ApiError::bad_request(format!("field label not supported: {path}")));
+                    let plain = !call.resource.custom && call.version().selectable.is_empty();
+                    return Err(ApiError::bad_request(match plain {
+                        true => format!(
+                            "{path:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+                        ),
+                        false => format!("field label not supported: {path}"),
+                    }));
                 }
             }
         }
         Ok(Self { labels, fields, needs_object, renames: call.version().renames })
+    }
+
+    /// Whether it matters in which version an object is.
+    pub fn needs_object(&self) -> bool {
+        self.needs_object
     }
 
     pub fn is_everything(&self) -> bool {

@@ -21,23 +21,25 @@ pub fn port(index: usize, port: &Value) -> Vec<Cause> {
         Value::Number(number) if !number.as_i64().is_some_and(|n| (1..=65535).contains(&n)) => {
             causes.push(Cause::invalid(field, target, "must be between 1 and 65535, inclusive"));
         }
-        Value::String(name) => causes.extend(port_name(name).map(|fault| Cause::invalid(field, target, fault))),
+        Value::String(name) => {
+            causes.extend(port_name(name).into_iter().map(|fault| Cause::invalid(field.clone(), target, fault)));
+        }
         _ => {}
     }
     causes
 }
 
 /// Why a name cannot be that of a port.
-fn port_name(name: &str) -> Option<&'static str> {
+fn port_name(name: &str) -> Vec<&'static str> {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    match name {
-        _ if name.len() > 15 => Some("must be no more than 15 characters"),
-        _ if !name.bytes().all(plain) => Some("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"),
-        _ if !name.bytes().any(|b| b.is_ascii_lowercase()) => Some("must contain at least one letter (a-z)"),
-        _ if name.contains("--") => Some("must not contain consecutive hyphens"),
-        _ if name.starts_with('-') || name.ends_with('-') => Some("must not begin or end with a hyphen"),
-        _ => None,
-    }
+    let faults = [
+        (name.len() > 15, "must be no more than 15 characters"),
+        (!name.bytes().all(plain), "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"),
+        (!name.bytes().any(|b| b.is_ascii_lowercase()), "must contain at least one letter (a-z)"),
+        (name.contains("--"), "must not contain consecutive hyphens"),
+        (name.starts_with('-') || name.ends_with('-'), "must not begin or end with a hyphen"),
+    ];
+    faults.into_iter().filter(|(wrong, _)| *wrong).map(|(_, fault)| fault).collect()
 }
 
 /// Rules of the rest of the spec.

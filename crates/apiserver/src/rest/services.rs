@@ -1,19 +1,20 @@
 //! Cluster addresses and node ports of services.
 //!
-//! What is taken is read from the stored services, so there is no second record that could disagree with them. Writes of
-//! services take turns from the choice of a number to its commit.
+//! What is taken is known from the stored services ([`super::service_numbers`]), so there is no second record that could
+//! disagree with them.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::MutexGuard;
 
 use ferrovirt_schema::Cause;
+use ferrovirt_store::Key;
 use serde_json::{Value, json};
 
 use super::Call;
+use super::service_numbers::{Number, Numbers, Taken};
 use crate::object::{self, at, default, field_map, items_mut, text};
-use crate::registry::Special;
 use crate::status::ApiError;
-use crate::storage::{Store, parse};
 
 /// Addresses below this offset are only given to those who ask for them by name.
 const FIRST_DYNAMIC: u32 = 256;
@@ -83,22 +84,8 @@ impl ServiceNetwork {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Number {
-    Address(IpAddr),
-    Port(u32),
-}
-
-/// Held by the write of a service until it is stored, so that two never choose the same number. None for other kinds.
-pub async fn turn(call: &Call) -> Option<tokio::sync::MutexGuard<'_, ()>> {
-    match call.resource.special {
-        Special::Service => Some(call.server.service_turn.lock().await),
-        _ => None,
-    }
-}
-
 /// Gives a service the numbers that its type needs, and keeps those it has.
-pub fn allocate(call: &Call, old: Option<&Value>, service: &mut Value) -> Result<(), ApiError> {
+pub fn allocate(call: &Call, old: Option<&Value>, service: &mut Value) -> Result<Option<Taken>, ApiError> {
     let kind = text(service, &["spec", "type"]).to_owned();
     if old.is_none() {
         let stray = super::service_rules::stray_node_ports(service);
@@ -114,7 +101,7 @@ pub fn allocate(call: &Call, old: Option<&Value>, service: &mut Value) -> Result
         for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
             spec.remove(key);
         }
-        return Ok(());
+        return Ok(None);
     }
     if let Some(old) = old {
         inherit(old, service);
@@ -135,7 +122,7 @@ pub fn allocate(call: &Call, old: Option<&Value>, service: &mut Value) -> Result
             port.remove("nodePort");
         });
     }
-    Ok(())
+    Ok(picker.finish(call))
 }
 
 /// What may not change.
@@ -300,7 +287,7 @@ fn families(network: ServiceNetwork, spec: &Value) -> Result<Vec<Family>, Cause>
     Ok(out)
 }
 
-fn address(picker: &mut Picker, call: &Call, old: Option<&Value>, service: &mut Value) -> Result<(), ApiError> {
+fn address(picker: &mut Picker<'_>, call: &Call, old: Option<&Value>, service: &mut Value) -> Result<(), ApiError> {
     let spec = field_value(service, "spec");
     let network = call.server.service_network;
     let name = picker.name.clone();
@@ -326,7 +313,7 @@ fn address(picker: &mut Picker, call: &Call, old: Option<&Value>, service: &mut 
             !wanted.is_empty()
                 && (listed(&old["spec"], index) == wanted || index == 0 && text(old, &["spec", "clusterIP"]) == wanted)
         });
-        let refuse = |message: String| invalid(Cause::invalid("spec.clusterIPs", &json!([wanted]), message));
+        let refuse = |message: String| invalid(Cause::invalid("spec.clusterIPs[0]", &json!([wanted]), message));
         match wanted.as_str() {
             "None" => {}
             _ if kept => {}
@@ -358,7 +345,7 @@ fn address(picker: &mut Picker, call: &Call, old: Option<&Value>, service: &mut 
     Ok(())
 }
 
-fn node_ports(picker: &mut Picker, call: &Call, wanted: bool, service: &mut Value) -> Result<(), ApiError> {
+fn node_ports(picker: &mut Picker<'_>, call: &Call, wanted: bool, service: &mut Value) -> Result<(), ApiError> {
     let name = picker.name.clone();
     for (index, port) in items_mut(field_value(service, "spec"), "ports").enumerate() {
         let given = port["nodePort"].as_u64().and_then(|p| u32::try_from(p).ok()).unwrap_or(0);
@@ -383,25 +370,33 @@ fn node_ports(picker: &mut Picker, call: &Call, wanted: bool, service: &mut Valu
 }
 
 /// Chooses free numbers for one service.
-struct Picker {
+struct Picker<'a> {
     name: String,
     network: ServiceNetwork,
-    /// Numbers of the other stored services.
-    taken: HashSet<Number>,
+    /// Locked, so that nobody else chooses meanwhile.
+    numbers: MutexGuard<'a, Numbers>,
+    service: Key,
     /// Numbers of this one. Two ports with different protocols may share a node port.
     own: HashSet<Number>,
 }
 
-impl Picker {
-    fn new(call: &Call, name: String) -> Self {
-        let key = ferrovirt_store::Key::new(call.namespace().unwrap_or_default(), name.as_str());
-        let taken = stored_numbers(&call.server.store, &key);
-        Self { taken, own: HashSet::new(), network: call.server.service_network, name }
+impl<'a> Picker<'a> {
+    fn new(call: &'a Call, name: String) -> Self {
+        let numbers = call.server.service_numbers.look(&call.server.store);
+        // One that has no name yet is no other one without a name.
+        let key = if name.is_empty() { format!("/{}", uuid::Uuid::new_v4()) } else { name.clone() };
+        let service = Key::new(call.namespace().unwrap_or_default(), key);
+        Self { numbers, service, own: HashSet::new(), network: call.server.service_network, name }
+    }
+
+    /// What was chosen is this service's until its write is done.
+    fn finish(mut self, call: &Call) -> Option<Taken> {
+        self.numbers.promise(&call.server, self.service, self.own)
     }
 
     /// Takes a number unless another service has it.
     fn take(&mut self, number: Number) -> bool {
-        let free = !self.taken.contains(&number);
+        let free = !self.numbers.is_taken(number, &self.service);
         if free {
             self.own.insert(number);
         }
@@ -438,23 +433,9 @@ impl Picker {
         let first = u32::from_be_bytes([a, b, c, d]) % size;
         (0..size)
             .map(|i| number(range.start + (first + i) % size))
-            .find(|n| !self.own.contains(n) && !self.taken.contains(n))
+            .find(|n| !self.own.contains(n) && !self.numbers.is_taken(*n, &self.service))
             .inspect(|n| {
                 self.own.insert(*n);
             })
     }
-}
-
-fn stored_numbers(store: &Store, except: &ferrovirt_store::Key) -> HashSet<Number> {
-    let mut numbers = HashSet::new();
-    for entry in store.list("services", None).items.iter().filter(|e| e.key != *except) {
-        let Ok(service) = parse(entry) else { continue };
-        let more = at(&service, &["spec", "clusterIPs"]).and_then(Value::as_array).into_iter().flatten();
-        let addresses = more.filter_map(Value::as_str).chain([text(&service, &["spec", "clusterIP"])]);
-        numbers.extend(addresses.filter_map(|text| text.parse().ok()).map(Number::Address));
-        let ports = at(&service, &["spec", "ports"]).and_then(Value::as_array).into_iter().flatten();
-        let ports = ports.filter_map(|p| p["nodePort"].as_u64()).filter_map(|p| u32::try_from(p).ok());
-        numbers.extend(ports.map(Number::Port));
-    }
-    numbers
 }

@@ -4,6 +4,7 @@ use base64::Engine as _;
 use ferrovirt_schema::Cause;
 use serde_json::{Value, json};
 
+use super::service_numbers::Taken;
 use super::{Call, services};
 use crate::object::{self, at, default, default_in, field_map, items_mut, metadata, text};
 use crate::registry::{Resource, Special};
@@ -12,8 +13,8 @@ use crate::{authz, crd};
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-/// Before a new object is validated. Runs after mutating admission.
-pub async fn prepare_create(call: &Call, object: &mut Value) -> Result<(), ApiError> {
+/// Before a new object is validated. Runs after mutating admission. What is returned is kept until the object is stored.
+pub async fn prepare_create(call: &Call, object: &mut Value) -> Result<Option<Taken>, ApiError> {
     if call.version().status
         && let Some(map) = object.as_object_mut()
     {
@@ -30,7 +31,7 @@ pub async fn prepare_create(call: &Call, object: &mut Value) -> Result<(), ApiEr
         }
         Special::Service => {
             *field_map(object, "status") = json_map(json!({"loadBalancer": {}}));
-            services::allocate(call, None, object)?;
+            return services::allocate(call, None, object);
         }
         Special::Claim => {
             field_map(object, "status").insert("phase".into(), "Pending".into());
@@ -49,13 +50,16 @@ pub async fn prepare_create(call: &Call, object: &mut Value) -> Result<(), ApiEr
                 };
             }
         }
-        _ => super::workloads::warn(call),
+        _ => {
+            super::workloads::prepare(&call.resource, object);
+            super::workloads::warn(call);
+        }
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Before a changed object is validated.
-pub async fn prepare_update(call: &Call, old: &Value, new: &mut Value) -> Result<(), ApiError> {
+pub async fn prepare_update(call: &Call, old: &Value, new: &mut Value) -> Result<Option<Taken>, ApiError> {
     match call.resource.special {
         Special::Namespace => {
             if call.subresource() != "finalize" {
@@ -65,7 +69,7 @@ pub async fn prepare_update(call: &Call, old: &Value, new: &mut Value) -> Result
             label_namespace(new);
         }
         Special::Secret => fold_string_data(new),
-        Special::Service if call.subresource().is_empty() => services::allocate(call, Some(old), new)?,
+        Special::Service if call.subresource().is_empty() => return services::allocate(call, Some(old), new),
         Special::Crd if call.subresource().is_empty() => crd::prepare(call, new, Some(old))?,
         Special::Rbac => authz::check_escalation(call, new, Some(old))?,
         Special::ApiService if call.subresource().is_empty() => {
@@ -74,7 +78,7 @@ pub async fn prepare_update(call: &Call, old: &Value, new: &mut Value) -> Result
         Special::None if call.subresource().is_empty() => super::workloads::warn(call),
         _ => {}
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Rules of special kinds beyond their schema.
@@ -144,10 +148,21 @@ pub fn defaults(resource: &Resource, object: &mut Value) {
                     spec["terminationGracePeriodSeconds"] = 1.into();
                 }
             }
+            // One address is a list of one.
+            let ip = text(object, &["status", "podIP"]).to_owned();
+            if !ip.is_empty() {
+                default_in(object, "status", "podIPs", json!([{"ip": ip}]));
+            }
         }
         Special::Service => {
             if let Some(spec) = object.get_mut("spec") {
                 service_defaults(spec);
+            }
+            if text(object, &["spec", "type"]) == "LoadBalancer"
+                && let Some(balancer) = object.pointer_mut("/status/loadBalancer")
+            {
+                let reached = items_mut(balancer, "ingress").filter(|one| !text(one, &["ip"]).is_empty());
+                reached.for_each(|one| default(one, "ipMode", "VIP"));
             }
         }
         Special::Secret => default(object, "type", "Opaque"),
@@ -155,6 +170,9 @@ pub fn defaults(resource: &Resource, object: &mut Value) {
             default_in(object, "spec", "volumeMode", "Filesystem");
             if resource.kind == "PersistentVolume" {
                 default_in(object, "spec", "persistentVolumeReclaimPolicy", "Retain");
+                if let Some(spec) = object.get_mut("spec") {
+                    default_in(spec, "hostPath", "type", "");
+                }
             }
         }
         Special::PriorityClass => default(object, "preemptionPolicy", "PreemptLowerPriority"),
@@ -167,6 +185,11 @@ pub fn defaults(resource: &Resource, object: &mut Value) {
             }
         }
         Special::Policy => crate::admission::policy::defaults(object),
+        Special::ApiService => {
+            if let Some(spec) = object.get_mut("spec") {
+                default_in(spec, "service", "port", 443);
+            }
+        }
         _ if resource.custom => {}
         _ => {
             plain_defaults(resource, object);
@@ -200,6 +223,20 @@ fn plain_defaults(resource: &Resource, object: &mut Value) {
             let egress = at(object, &["spec", "egress"]).and_then(Value::as_array).is_some_and(|e| !e.is_empty());
             let types = if egress { json!(["Ingress", "Egress"]) } else { json!(["Ingress"]) };
             default_in(object, "spec", "policyTypes", types);
+            for list in ["ingress", "egress"] {
+                let Some(spec) = object.get_mut("spec") else { break };
+                let ports = items_mut(spec, list).flat_map(|rule| items_mut(rule, "ports"));
+                ports.for_each(|port| default(port, "protocol", "TCP"));
+            }
+        }
+        "ResourceClaim" => {
+            let Some(devices) = object.pointer_mut("/spec/devices") else { return };
+            for request in items_mut(devices, "requests") {
+                default_in(request, "exactly", "allocationMode", "ExactCount");
+                if text(request, &["exactly", "allocationMode"]) == "ExactCount" {
+                    default_in(request, "exactly", "count", 1);
+                }
+            }
         }
         "FlowSchema" => default_in(object, "spec", "matchingPrecedence", 1000),
         "PriorityLevelConfiguration" => priority_level_defaults(object),

@@ -7,6 +7,7 @@ use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::commit::{self, Outcome};
+use super::effects::Kept;
 use super::{Call, decode, metadata, respond, strategy};
 use crate::admission::{self, Operation};
 use crate::http::body::Body;
@@ -31,11 +32,13 @@ pub async fn update(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiErro
     let version = text(&object, &["metadata", "resourceVersion"]);
     let unconditional = version.is_empty();
     if !unconditional && version.parse::<u64>().is_err() {
-        return Err(ApiError::new(500, "", format!("strconv.ParseUint: parsing {version:?}: invalid syntax")));
+        let why = "must be the version that this server gave to the object";
+        let cause = Cause::invalid("metadata.resourceVersion", &json!(version), why);
+        return Err(ApiError::invalid(call.resource.kind_subject(call.name()), &[cause]));
     }
     if unconditional && !call.resource.unconditional_update {
         let cause = Cause::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
-        return Err(ApiError::invalid(call.resource.kind_subject(call.name()), &[cause]));
+        return Err(ApiError::invalid(call.resource.subject(call.name()), &[cause]));
     }
     let stored = modify(call, unconditional, |_| Ok(object.clone())).await?;
     respond::object(call, StatusCode::OK, &stored).await
@@ -54,7 +57,9 @@ pub async fn modify(
     for _ in 0..attempts {
         let entry = call.server.store.get(&call.resource.storage, &key).ok_or_else(|| call.not_found())?;
         let shown = call.converted(entry.clone()).await?;
-        let old = respond::entry_value(&call.resource, call.version(), &shown)?;
+        let mut old = respond::entry_value(&call.resource, call.version(), &shown)?;
+        // What was written only for completeness is not there for those who look at the object.
+        decode::tidy(call, &mut old);
         let new = change(&old)?;
         match apply(call, &entry, &old, new).await? {
             Outcome::Done(bytes) => return Ok(bytes),
@@ -76,7 +81,7 @@ pub async fn modify_internal(
         let shown = call.converted(entry.clone()).await?;
         let old = respond::entry_value(&call.resource, call.version(), &shown)?;
         let new = change(&old)?;
-        match commit::replace(call, &entry, &new, dry_run).await? {
+        match commit::replace(call, &entry, &new, dry_run, Kept::default()).await? {
             Outcome::Done(bytes) => return Ok(bytes),
             Outcome::Conflict => {}
         }
@@ -90,6 +95,7 @@ async fn apply(call: &Call, entry: &Entry, old: &Value, mut new: Value) -> Resul
     check_preconditions(call, old, &new)?;
     metadata::keep(old, &mut new);
     split(call, old, &mut new);
+    decode::tidy(call, &mut new);
     let schema = call.version().schema();
     structural::default(&schema, &mut new);
     strategy::defaults(&call.resource, &mut new);
@@ -97,8 +103,7 @@ async fn apply(call: &Call, entry: &Entry, old: &Value, mut new: Value) -> Resul
     let claimed = claimed(call, Some(old), &new);
     admission::pods::refill(call, &mut new);
     admission::mutate(call, Operation::Update, &mut new, Some(old)).await?;
-    let _turn = super::services::turn(call).await;
-    strategy::prepare_update(call, old, &mut new).await?;
+    let taken = strategy::prepare_update(call, old, &mut new).await?;
     structural::prune(&schema, &mut new);
     structural::default(&schema, &mut new);
     metadata::keep(old, &mut new);
@@ -106,17 +111,18 @@ async fn apply(call: &Call, entry: &Entry, old: &Value, mut new: Value) -> Resul
     metadata::normalize(&call.resource, &mut new);
     bump_generation(call, old, &mut new);
     commit::validate(call, &new, Some(old))?;
+    admission::limits::check_update(call, old, &new)?;
     admission::maker::check_change(call, old, &new)?;
     admission::rights::check(call, &new, Some(old))?;
     admission::pod_security::check(call, &new, Some(old))?;
     admission::addresses::check(call, &new, Some(old))?;
     admission::validate(call, Operation::Update, Some(&new), Some(old)).await?;
-    let _room = admission::quota::admit(call, &new, Some(old)).await?;
+    let room = admission::quota::admit(call, &new, Some(old)).await?;
     track(call, Some(old), &mut new, claimed.as_ref());
     if strategy::finished_deletion(&call.resource, &new) {
         return commit::remove(call, entry, &new, dry_run).await;
     }
-    commit::replace(call, entry, &new, dry_run).await
+    commit::replace(call, entry, &new, dry_run, Kept::default().and(taken).and(room)).await
 }
 
 fn check_preconditions(call: &Call, old: &Value, new: &Value) -> Result<(), ApiError> {
@@ -126,12 +132,15 @@ fn check_preconditions(call: &Call, old: &Value, new: &Value) -> Result<(), ApiE
         if let Some(given) =
             at(new, &["metadata", key]).filter(|v| !v.is_null() && Some(*v) != at(old, &["metadata", key]))
         {
-            causes.push(Cause::invalid(format!("metadata.{key}"), given, "field is immutable"));
+            let cause = Cause::invalid(format!("metadata.{key}"), given, "field is immutable");
+            // Said twice of built-in kinds, by what is common to all and by their own rules.
+            causes.extend(std::iter::repeat_n(cause, if call.resource.custom { 1 } else { 2 }));
         }
     }
     let (had, has) = (text(old, &["metadata", "uid"]), text(new, &["metadata", "uid"]));
     if !has.is_empty() && has != had && call.verb == "patch" {
-        causes.push(Cause::invalid("metadata.uid", &json!(has), "field is immutable"));
+        let cause = Cause::invalid("metadata.uid", &json!(has), "field is immutable");
+        causes.extend(std::iter::repeat_n(cause, if call.resource.custom { 1 } else { 2 }));
     }
     if !causes.is_empty() {
         return Err(ApiError::invalid(call.resource.kind_subject(call.name()), &causes));
@@ -166,6 +175,10 @@ fn split(call: &Call, old: &Value, new: &mut Value) {
             } else {
                 // Built-in kinds take labels and annotations on this endpoint too.
                 set(&mut result, "metadata", new.get("metadata"));
+                // Whose pod it is is not for its node to say.
+                if call.resource.special == Special::Pod {
+                    set(&mut result["metadata"], "ownerReferences", at(old, &["metadata", "ownerReferences"]));
+                }
             }
             *new = result;
         }
@@ -196,17 +209,32 @@ fn bump_generation(call: &Call, old: &Value, new: &mut Value) {
     }
     let skipped =
         |key: &str| matches!(key, "apiVersion" | "kind" | "metadata") || (key == "status" && call.version().status);
-    let changed = {
+    let differ = |old: &Value, new: &Value| {
         let content = |value: &'_ Value| -> usize {
             value.as_object().into_iter().flatten().filter(|(k, _)| !skipped(k)).count()
         };
         let members = new.as_object().into_iter().flatten().filter(|(k, _)| !skipped(k));
         content(old) != content(new) || members.into_iter().any(|(k, v)| old.get(k) != Some(v))
     };
+    // What is written in any case may be in the one and not yet in the other.
+    let changed = differ(old, new) && (call.resource.custom || differ(&whole(call, old), &whole(call, new)));
     if changed {
         let generation = at(old, &["metadata", "generation"]).and_then(Value::as_i64).unwrap_or(0) + 1;
         object::metadata(new).insert("generation".into(), generation.into());
     }
+}
+
+/// An object with everything that is written in any case.
+fn whole(call: &Call, object: &Value) -> Value {
+    let mut whole = object.clone();
+    decode::tidy(call, &mut whole);
+    decode::complete(call, &mut whole);
+    whole
+}
+
+/// What a built-in object was before it was written. A new one was an empty struct, which has more in it than nothing.
+fn before(call: &Call, old: Option<&Value>) -> Value {
+    whole(call, old.unwrap_or(&json!({"metadata": {}})))
 }
 
 /// The fields that a request itself sets, before admission and the server add theirs: an object with `managedFields`.
@@ -215,12 +243,18 @@ pub fn claimed(call: &Call, old: Option<&Value>, new: &Value) -> Option<Value> {
     let added_to = matches!(
         call.resource.special,
         Special::Namespace | Special::Pod | Special::Service | Special::Claim | Special::ApiService
-    );
+    ) || (call.resource.group == "batch" && call.resource.kind == "Job");
     if !added_to || applies(call) {
         return None;
     }
-    let mut new = new.clone();
-    track_update(&call.version().schema(), old, &mut new, &manager(call));
+    let (created, old, mut new) = (old.is_none(), before(call, old), whole(call, new));
+    if created && call.resource.special == Special::Pod && text(&new, &["spec", "serviceAccountName"]) == "default" {
+        // The account that a pod gets if it names none is given by the server.
+        let spec = object::field_map(&mut new, "spec");
+        spec.remove("serviceAccountName");
+        spec.remove("serviceAccount");
+    }
+    track_update(&call.version().schema(), Some(&old), &mut new, &manager(call));
     Some(new["metadata"]["managedFields"].take())
 }
 
@@ -231,18 +265,34 @@ fn applies(call: &Call) -> bool {
 /// Records in `managedFields` who set what. Apply has done so itself. Of what is `claimed`, only what is still there counts,
 /// and what others added belongs to nobody.
 pub fn track(call: &Call, old: Option<&Value>, new: &mut Value, claimed: Option<&Value>) {
+    decode::tidy(call, new);
+    decode::complete(call, new);
+    record(call, old, new, claimed);
+    decode::settle(call, new);
+}
+
+fn record(call: &Call, old: Option<&Value>, new: &mut Value, claimed: Option<&Value>) {
     if applies(call) {
         return;
     }
     let manager = manager(call);
-    track_update(&call.version().schema(), old, new, &manager);
+    let before = (!call.resource.custom).then(|| before(call, old));
+    track_update(&call.version().schema(), before.as_ref().or(old), new, &manager);
     let mine = |entry: &&Value| {
         entry["manager"] == *manager.name
             && entry["operation"] == "Update"
             && entry["subresource"].as_str() == manager.subresource.as_deref()
     };
+    // The endpoint does not let its users write the status, so nobody owns what is there.
+    let unowned = call.version().status && call.subresource().is_empty();
     let meta = object::metadata(new);
     let Some(entries) = meta.get_mut("managedFields").and_then(Value::as_array_mut) else { return };
+    if unowned {
+        for fields in entries.iter_mut().filter(|entry| mine(&&**entry)).filter_map(|e| e["fieldsV1"].as_object_mut()) {
+            fields.remove("f:status");
+        }
+        entries.retain(|entry| entry["fieldsV1"].as_object().is_none_or(|fields| !fields.is_empty()));
+    }
     if let Some(claimed) = claimed {
         match claimed.as_array().and_then(|list| list.iter().find(mine)) {
             Some(wanted) => entries

@@ -57,7 +57,9 @@ pub fn defaults(resource: &Resource, object: &mut Value) {
             default(spec, "replicas", 1);
             default(spec, "revisionHistoryLimit", 10);
             default(spec, "podManagementPolicy", "OrderedReady");
-            default(spec, "updateStrategy", json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}));
+            if text(spec, &["updateStrategy", "type"]).is_empty() {
+                spec["updateStrategy"] = json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 0}});
+            }
             default(
                 spec,
                 "persistentVolumeClaimRetentionPolicy",
@@ -67,7 +69,12 @@ pub fn defaults(resource: &Resource, object: &mut Value) {
         ("apps", "DaemonSet") => {
             default(spec, "revisionHistoryLimit", 10);
             let rolling = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}});
-            default(spec, "updateStrategy", rolling);
+            let strategy = text(spec, &["updateStrategy", "type"]).is_empty();
+            if strategy {
+                spec["updateStrategy"] = rolling;
+            }
+            default(&mut object["metadata"], "annotations", json!({}));
+            default(&mut object["metadata"]["annotations"], "deprecated.daemonset.template.generation", "1");
         }
         ("batch", "Job") => {
             for (key, value) in [("parallelism", 1), ("completions", 1), ("backoffLimit", 6)] {
@@ -75,7 +82,12 @@ pub fn defaults(resource: &Resource, object: &mut Value) {
             }
             default(spec, "completionMode", "NonIndexed");
             default(spec, "suspend", false);
+            default(spec, "manualSelector", false);
             default(spec, "podReplacementPolicy", "TerminatingOrFailed");
+            let labels = at(spec, &["template", "metadata", "labels"]).filter(|labels| labels.is_object()).cloned();
+            if let Some(labels) = labels {
+                default(&mut object["metadata"], "labels", labels);
+            }
         }
         ("batch", "CronJob") => {
             default(spec, "concurrencyPolicy", "Allow");
@@ -83,9 +95,45 @@ pub fn defaults(resource: &Resource, object: &mut Value) {
             default(spec, "successfulJobsHistoryLimit", 3);
             default(spec, "failedJobsHistoryLimit", 1);
         }
-        ("autoscaling", "HorizontalPodAutoscaler") => default(spec, "minReplicas", 1),
+        ("autoscaling", "HorizontalPodAutoscaler") => {
+            default(spec, "minReplicas", 1);
+            if resource.storage_version == "v2" {
+                let target = json!({"type": "Utilization", "averageUtilization": 80});
+                default(spec, "metrics", json!([{"type": "Resource", "resource": {"name": "cpu", "target": target}}]));
+            }
+        }
         _ => {}
     }
+}
+
+/// What a new job is known by: the labels of its pods, by its uid.
+pub fn prepare(resource: &Resource, object: &mut Value) {
+    if (resource.group.as_str(), resource.kind.as_str()) != ("batch", "Job") || object["spec"]["manualSelector"] == true
+    {
+        return;
+    }
+    let (uid, name) = (object["metadata"]["uid"].clone(), object["metadata"]["name"].clone());
+    let template = at(object, &["spec", "template", "metadata", "labels"]).cloned();
+    // Labels that were taken over from the template are the template's.
+    let shared = template.is_some() && template.as_ref() == object["metadata"].get("labels");
+    let mut add = |path: &str| {
+        let Some(meta) = object.pointer_mut(path).filter(|meta| meta.is_object()) else { return };
+        default(meta, "labels", json!({}));
+        for prefix in ["", "batch.kubernetes.io/"] {
+            meta["labels"][format!("{prefix}controller-uid")] = uid.clone();
+            meta["labels"][format!("{prefix}job-name")] = name.clone();
+        }
+    };
+    add("/spec/template/metadata");
+    if shared {
+        add("/metadata");
+    }
+    object["spec"]["selector"] = json!({"matchLabels": {"batch.kubernetes.io/controller-uid": uid}});
+}
+
+/// Kinds whose pods outlive them unless somebody says otherwise.
+pub fn orphans(resource: &Resource) -> bool {
+    matches!((resource.group.as_str(), resource.kind.as_str()), ("", "ReplicationController") | ("batch", "Job"))
 }
 
 /// Where a kind that makes pods says what they are like.
@@ -117,7 +165,13 @@ pub fn validate(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec
         && matches!(resource.kind.as_str(), "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet")
     {
         match at(object, &["spec", "selector"]).filter(|s| s.is_object()) {
-            None => causes.push(Cause::required("spec.selector", "")),
+            None => {
+                if resource.kind != "DaemonSet" {
+                    causes.push(Cause::required("spec.selector", ""));
+                }
+                let why = "`selector` does not match template `labels`";
+                causes.push(Cause::invalid("spec.template.metadata.labels", &Value::Null, why));
+            }
             Some(selector) => {
                 let labels = at(object, &["spec", "template", "metadata", "labels"]);
                 let labels: BTreeMap<String, String> =
@@ -136,7 +190,33 @@ pub fn validate(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec
             && at(old, &["spec", "selector"]) != at(object, &["spec", "selector"])
         {
             let value = at(object, &["spec", "selector"]).cloned().unwrap_or_default();
-            causes.push(Cause::invalid("spec.selector", &value, "field is immutable"));
+            causes.push(match resource.kind.as_str() {
+                "StatefulSet" => Cause::forbidden("spec", "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden"),
+                _ => Cause::invalid("spec.selector", &value, "field is immutable"),
+            });
+        }
+    }
+    if (resource.group.as_str(), resource.kind.as_str()) == ("", "ReplicationController") {
+        if at(object, &["spec", "selector"]).and_then(Value::as_object).is_none_or(serde_json::Map::is_empty) {
+            causes.push(Cause::required("spec.selector", ""));
+        }
+        if at(object, &["spec", "template"]).is_none_or(Value::is_null) {
+            causes.push(Cause::required("spec.template", ""));
+        }
+    }
+    let made = template(resource, object).filter(|template| template.is_object());
+    if let (Some(path), Some(template)) = (template_path(resource), made)
+        && at(template, &["spec", "containers"]).and_then(Value::as_array).is_none_or(Vec::is_empty)
+    {
+        causes.push(Cause::required(format!("{}.spec.containers", path.join(".")), ""));
+    }
+    if resource.group == "batch"
+        && let Some(path) = template_path(resource)
+    {
+        let policy = template(resource, object).map_or("", |template| text(template, &["spec", "restartPolicy"]));
+        if !matches!(policy, "OnFailure" | "Never") {
+            let field = format!("{}.spec.restartPolicy", path.join("."));
+            causes.push(Cause::required(field, "valid values: \"OnFailure\", \"Never\""));
         }
     }
     if at(object, &["spec", "replicas"]).and_then(Value::as_i64).is_some_and(|r| r < 0) {

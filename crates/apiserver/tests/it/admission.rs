@@ -8,7 +8,8 @@ use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
 
-use crate::support::{Server, configmap};
+use crate::support::hooks::{self, judge};
+use crate::support::{Server, configmap, widget, widgets};
 
 const CMS: &str = "/api/v1/namespaces/default/configmaps";
 
@@ -103,10 +104,27 @@ async fn api_services_lead_to_handlers() {
                     {"name": "vms/start", "singularName": "", "namespaced": true, "kind": "VM", "verbs": ["update"]}]}),
                 );
             }
+            let start = "/apis/sub.example.com/v1/namespaces/{namespace}/vms/{name}/start";
+            if request.uri().path().starts_with("/openapi/") {
+                return answer(
+                    &json!({"paths": {start: {"put": {}}, "/apis/other.example.com/v1/x": {}}, "definitions": {"Sub": {}}}),
+                );
+            }
             answer(&json!({"user": user, "path": request.uri().path()}))
         })
     });
     server.api.register_in_process("default", "sub", handler);
+    // What it publishes of itself is part of what this server does, and nothing else that it says.
+    let start = "/apis/sub.example.com/v1/namespaces/{namespace}/vms/{name}/start";
+    let published = admin.get("/openapi/v2").await.expect(200);
+    assert_eq!(published["paths"][start], json!({"put": {}}));
+    assert!(
+        published["paths"].get("/apis/other.example.com/v1/x").is_none()
+            && published["definitions"].get("Sub").is_some()
+    );
+    let index = admin.get("/openapi/v3").await.expect(200);
+    let url = index["paths"]["apis/sub.example.com/v1"]["serverRelativeURL"].as_str().unwrap();
+    assert_eq!(admin.get(url).await.expect(200)["paths"][start], json!({"put": {}}));
     let answer = admin.put("/apis/sub.example.com/v1/namespaces/default/vms/a/start", &json!({})).await.expect(200);
     assert_eq!(answer, json!({"user": "admin", "path": "/apis/sub.example.com/v1/namespaces/default/vms/a/start"}));
     server
@@ -120,4 +138,96 @@ async fn api_services_lead_to_handlers() {
     assert_eq!(group["versions"][0]["resources"][0]["subresources"][0]["subresource"], "start");
     let mut watch = admin.watch(&format!("{path}?watch=1")).await;
     while watch.next().await.unwrap()["object"]["status"]["conditions"][0]["status"] != "True" {}
+}
+
+/// A webhook takes its time, and meanwhile the namespace goes, or begins to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_lands_in_a_namespace_that_went_during_a_slow_webhook() {
+    let server = Server::start().await;
+    let admin = server.admin();
+    let (asked, gate) = (Arc::new(tokio::sync::Semaphore::new(0)), Arc::new(tokio::sync::Semaphore::new(0)));
+    let (tell, hold) = (asked.clone(), gate.clone());
+    let slow = judge(move |request: Value| {
+        let (tell, hold) = (tell.clone(), hold.clone());
+        async move {
+            if request["name"] == "slow" {
+                tell.add_permits(1);
+                hold.acquire().await.unwrap().forget();
+            }
+            None
+        }
+    });
+    hooks::install(&server, &admin, &["CREATE"], "configmaps", slow).await;
+    let maps = "/api/v1/namespaces/t/configmaps";
+    for (held, code) in [(false, 404), (true, 403)] {
+        admin.post("/api/v1/namespaces", &json!({"metadata": {"name": "t"}})).await.expect(201);
+        if held {
+            let mut object = configmap("held");
+            object["metadata"]["finalizers"] = json!(["example.com/hold"]);
+            admin.post(maps, &object).await.expect(201);
+        }
+        let writer = admin.clone();
+        let write = tokio::spawn(async move { writer.post(maps, &configmap("slow")).await });
+        asked.acquire().await.unwrap().forget();
+        admin.delete("/api/v1/namespaces/t", &json!({})).await.expect(200);
+        if !held {
+            admin.until("/api/v1/namespaces/t", 404).await;
+        }
+        gate.add_permits(1);
+        let refused = write.await.unwrap().expect(code);
+        if held {
+            assert_eq!(refused["details"]["causes"][0]["reason"], "NamespaceTerminating");
+        } else {
+            assert_eq!(refused["message"], "namespaces \"t\" not found");
+            // Not even for one of the same name that comes later.
+            admin.post("/api/v1/namespaces", &json!({"metadata": {"name": "t"}})).await.expect(201);
+            assert_eq!(admin.get(maps).await.expect(200)["items"], json!([]));
+            admin.delete("/api/v1/namespaces/t", &json!({})).await.expect(200);
+            admin.until("/api/v1/namespaces/t", 404).await;
+        }
+    }
+}
+
+/// Many create while a namespace goes: it ends, and with it everything in it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_namespace_ends_under_load_and_leaves_nothing_behind() {
+    let server = Server::start().await;
+    let admin = server.admin();
+    admin.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &widgets()).await.expect(201);
+    admin.until("/apis/example.com/v1/namespaces/default/widgets", 200).await;
+    for round in 0..5 {
+        let namespace = format!("load{round}");
+        admin.post("/api/v1/namespaces", &json!({"metadata": {"name": namespace}})).await.expect(201);
+        let writers = (0..8).map(|writer| {
+            let (admin, namespace) = (admin.clone(), namespace.clone());
+            tokio::spawn(async move {
+                for n in 0.. {
+                    let name = format!("w{writer}-{n}");
+                    let answer = match n % 2 {
+                        0 => admin.post(&format!("/api/v1/namespaces/{namespace}/configmaps"), &configmap(&name)).await,
+                        _ => {
+                            let path = format!("/apis/example.com/v1/namespaces/{namespace}/widgets");
+                            admin.post(&path, &widget(&name)).await
+                        }
+                    };
+                    match answer.status.as_u16() {
+                        201 => {}
+                        403 | 404 => return,
+                        other => panic!("{other}: {}", answer.body),
+                    }
+                }
+            })
+        });
+        let writers: Vec<_> = writers.collect();
+        admin.delete(&format!("/api/v1/namespaces/{namespace}"), &json!({})).await.expect(200);
+        for writer in writers {
+            writer.await.unwrap();
+        }
+        admin.until(&format!("/api/v1/namespaces/{namespace}"), 404).await;
+        for path in ["/api/v1/configmaps", "/apis/example.com/v1/widgets"] {
+            let all = admin.get(path).await.expect(200);
+            let left = all["items"].as_array().unwrap().iter().filter(|o| o["metadata"]["namespace"] == *namespace);
+            assert_eq!(left.count(), 0, "{path}");
+        }
+    }
 }

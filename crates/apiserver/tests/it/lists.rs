@@ -214,3 +214,67 @@ async fn watches_come_as_tables() {
     // Only the first says what the columns are.
     assert_eq!(second["object"]["columnDefinitions"].as_array().map_or(0, Vec::len), 0);
 }
+
+/// Many begin a list in chunks and go on while everything changes: each gets what was there when it began, or is told that
+/// nobody knows any more and may go on with what is there now. What is kept for all of them has one bound.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chunked_lists_of_many_clients_hold_little() {
+    const CLIENTS: usize = 60;
+    const OBJECTS: usize = 20;
+    let server = Server::start().await;
+    let admin = server.admin();
+    let sized = |name: &str, round: usize| {
+        let mut object = configmap(name);
+        object["data"] = json!({"round": round.to_string(), "x": "x".repeat(50_000)});
+        object
+    };
+    let name = |n: usize| format!("o{n:02}");
+    let object = |n: usize| format!("{CMS}/{}", name(n));
+    for n in 0..OBJECTS {
+        admin.post(CMS, &sized(&name(n), 0)).await.expect(201);
+    }
+    // One more change before each client begins, and in the end every object was written many times: 60 MB.
+    let mut begun = Vec::new();
+    for client in 0..CLIENTS {
+        let first = admin.get(&format!("{CMS}?limit=1")).await.expect(200);
+        assert_eq!(names(&first), ["o00"]);
+        begun.push((client, first["metadata"]["continue"].as_str().unwrap().to_owned(), first));
+        for n in 0..OBJECTS {
+            let patch = json!({"data": {"round": (client + 1).to_string()}});
+            admin.merge(&object(n), &patch).await.expect(200);
+        }
+    }
+    admin.delete(&object(7), &json!({})).await.expect(200);
+    let kept = server.api.store_stats().history_bytes;
+    assert!(kept > 0 && kept <= 64 << 20, "{kept}");
+    let (mut consistent, mut expired) = (0, 0);
+    for (client, token, first) in &begun {
+        let answer = admin.get(&format!("{CMS}?limit=100&continue={token}")).await;
+        let rest = match answer.status.as_u16() {
+            200 => {
+                consistent += 1;
+                let rest = answer.body;
+                assert_eq!(rest["metadata"]["resourceVersion"], first["metadata"]["resourceVersion"]);
+                assert_eq!(rest["items"].as_array().unwrap().len(), OBJECTS - 1);
+                for item in rest["items"].as_array().unwrap() {
+                    assert_eq!(item["data"]["round"], client.to_string(), "{}", item["metadata"]["name"]);
+                }
+                continue;
+            }
+            410 => answer.expect(410),
+            other => panic!("{other}"),
+        };
+        expired += 1;
+        assert_eq!(rest["reason"], "Expired");
+        let token = rest["metadata"]["continue"].as_str().unwrap();
+        let rest = admin.get(&format!("{CMS}?limit=100&continue={token}")).await.expect(200);
+        assert_eq!(names(&rest).len(), OBJECTS - 2, "one is gone now");
+    }
+    assert!(consistent > 10 && expired > 10, "{consistent} {expired}");
+    // A revision that is known can also be asked for, and one that is forgotten cannot.
+    let of = |n: usize| begun[n].2["metadata"]["resourceVersion"].as_str().unwrap();
+    let exact = |n: usize| format!("{CMS}?resourceVersion={}&resourceVersionMatch=Exact", of(n));
+    let last = admin.get(&exact(CLIENTS - 1)).await.expect(200);
+    assert_eq!(last["items"][3]["data"]["round"], (CLIENTS - 1).to_string());
+    admin.get(&exact(0)).await.expect(410);
+}

@@ -220,3 +220,38 @@ async fn external_addresses_take_nobodys_traffic() {
     mallory.delete(&own, &json!({})).await.expect(403);
     mallory.merge(&own, &json!({"metadata": {"labels": {"a": "b"}}})).await.expect(200);
 }
+
+/// Users of its own would make root in a pod harmless; no node here gives it any. And what a pod's runtime adds is not for the pod
+/// to say: with less than nothing it would be let in where there is no room.
+#[tokio::test]
+async fn what_a_pod_says_of_itself_excuses_it_from_nothing() {
+    let (server, mallory) = start().await;
+    let label = json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}});
+    server.admin().merge("/api/v1/namespaces/default", &label).await.expect(200);
+    let strict = json!({
+        "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"},
+    });
+    let containers = json!([{"name": "c", "image": "i:1", "securityContext": strict}]);
+    for (more, code) in [
+        (json!({"containers": containers, "hostUsers": false}), 403),
+        (json!({"containers": containers}), 403),
+        (json!({"containers": containers, "hostUsers": false, "securityContext": {"runAsNonRoot": true}}), 201),
+    ] {
+        mallory.post(PODS, &with("p", more)).await.expect(code);
+    }
+    let open = json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": null}}});
+    server.admin().merge("/api/v1/namespaces/default", &open).await.expect(200);
+    let class = json!({"metadata": {"name": "heavy"}, "handler": "h", "overhead": {"podFixed": {"cpu": "250m"}}});
+    server.admin().post("/apis/node.k8s.io/v1/runtimeclasses", &class).await.expect(201);
+    let heavy = |overhead: Value| json!({"runtimeClassName": "heavy", "overhead": overhead});
+    for (name, more, code) in [
+        ("a", json!({"overhead": {"cpu": "-5"}}), 403),
+        ("a", json!({"overhead": {"cpu": "1"}}), 403),
+        ("a", heavy(json!({"cpu": "-5"})), 403),
+        ("a", heavy(json!({"cpu": "0.25"})), 201),
+        ("b", json!({"runtimeClassName": "heavy"}), 201),
+    ] {
+        let answer = mallory.post(PODS, &with(name, more)).await.expect(code);
+        assert!(code == 403 || answer["spec"]["overhead"] == json!({"cpu": "250m"}), "{answer}");
+    }
+}

@@ -1,5 +1,10 @@
 //! What only pods have.
 
+use std::sync::Arc;
+
+use ferrovirt_apiserver::{Body, Handler};
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
 
 use crate::support::Server;
@@ -30,6 +35,44 @@ async fn eviction_deletes_with_grace() {
     assert_eq!(going["metadata"]["deletionGracePeriodSeconds"], 7);
     admin.delete(&item, &json!({"gracePeriodSeconds": 0})).await.expect(200);
     admin.post(&evict, &eviction(Value::Null)).await.expect(404);
+}
+
+/// Whoever protects pods learns of their evictions, with the kind of an eviction, and can refuse.
+#[tokio::test]
+async fn webhooks_are_asked_about_evictions() {
+    let server = Server::start().await;
+    let admin = server.admin();
+    let handler: Handler = Arc::new(|request: Request<Body>| {
+        Box::pin(async move {
+            let bytes = request.into_body().collect().await.unwrap().to_bytes();
+            let review: Value = serde_json::from_slice(&bytes).unwrap();
+            let asked = &review["request"];
+            let about = (&asked["kind"]["kind"], &asked["subResource"], &asked["object"]["metadata"]["name"]);
+            assert_eq!(about, (&json!("Eviction"), &json!("eviction"), &json!("held")));
+            let status = json!({"code": 429, "message": "not now"});
+            let response = json!({"uid": asked["uid"], "allowed": false, "status": status});
+            let answer = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response});
+            Response::new(Full::from(answer.to_string()).map_err(|never| match never {}).boxed_unsync())
+        })
+    });
+    server.api.register_in_process("default", "hook", handler);
+    let hook = json!({
+        "metadata": {"name": "hook"}, "kind": "ValidatingWebhookConfiguration",
+        "webhooks": [{
+            "name": "hook.example.com", "admissionReviewVersions": ["v1"], "sideEffects": "NoneOnDryRun",
+            "clientConfig": {"service": {"namespace": "default", "name": "hook", "path": "/"}},
+            "rules": [{"operations": ["*"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/eviction"]}],
+            "matchConditions": [{"name": "some", "expression": "object.metadata.name.startsWith(\"held\")"}],
+        }],
+    });
+    admin.post("/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", &hook).await.expect(201);
+    for (name, code) in [("held", 429), ("free", 201)] {
+        admin.post(PODS, &pod(name)).await.expect(201);
+        let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}});
+        let answer = admin.post(&format!("{PODS}/{name}/eviction"), &eviction).await;
+        assert_eq!(answer.status.as_u16(), code, "{name}: {}", answer.body);
+    }
+    admin.get(&format!("{PODS}/held")).await.expect(200);
 }
 
 #[tokio::test]

@@ -239,7 +239,7 @@ async fn workloads_are_stored_with_a_warning() {
     wrong["spec"]["selector"]["matchLabels"]["app"] = "other".into();
     admin.post(path, &wrong).await.expect(422);
     // Both versions of an autoscaler are one object.
-    let hpa = json!({"metadata": {"name": "h"}, "spec": {"maxReplicas": 3, "targetCPUUtilizationPercentage": 50, "scaleTargetRef": {"kind": "Deployment", "name": "web"}}});
+    let hpa = json!({"metadata": {"name": "h"}, "spec": {"maxReplicas": 3, "targetCPUUtilizationPercentage": 50, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}}});
     admin.post("/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers", &hpa).await.expect(201);
     let other = admin.get("/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers/h").await.expect(200);
     assert_eq!(other["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"], 50, "{other:#}");

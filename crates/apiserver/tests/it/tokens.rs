@@ -10,6 +10,7 @@ use tower::ServiceExt as _;
 
 use crate::pods::pod;
 use crate::support::Server;
+use crate::support::kubectl::{Kubectl, connect_with};
 
 const ACCOUNT: &str = "/api/v1/namespaces/default/serviceaccounts/default";
 const REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
@@ -123,4 +124,45 @@ async fn without_a_key_there_are_no_tokens() {
     admin.until(ACCOUNT, 200).await;
     admin.post(&format!("{ACCOUNT}/token"), &json!({})).await.expect(500);
     assert_eq!(bearing(&server, "Bearer a.b.c").await.0, 401);
+}
+
+/// Somebody makes up tokens: few of them are looked at, and who has a good one is served from the same address.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn made_up_tokens_cost_little() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    let server = Server::start_with(with_key()).await;
+    let admin = server.admin();
+    admin.until(ACCOUNT, 200).await;
+    let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
+    let issued = admin.post(&format!("{ACCOUNT}/token"), &request).await.expect(201);
+    let good = issued["status"]["token"].as_str().unwrap().to_owned();
+    let k = Kubectl::start(server).await;
+    let dir = k.server.dir.path().to_owned();
+    let mut stream = connect_with(k.address, &dir, None).await.unwrap();
+    // One connection: its end would be a bound of another kind.
+    let mut ask = async |token: &str| -> u16 {
+        let head = format!("GET /version HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut bytes = Vec::new();
+        while !bytes.ends_with(b"\r\n\r\n") {
+            bytes.push(stream.read_u8().await.unwrap());
+        }
+        let text = String::from_utf8(bytes).unwrap().to_lowercase();
+        let length = text.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+        let mut body = vec![0; length.trim().parse().unwrap()];
+        stream.read_exact(&mut body).await.unwrap();
+        text.split(' ').nth(1).unwrap().parse().unwrap()
+    };
+    assert_eq!(ask(&good).await, 200);
+    let (start, _) = good.rsplit_once('.').unwrap();
+    let mut answers = std::collections::BTreeMap::new();
+    for n in 0..600 {
+        let forged = format!("{start}.{}", URL_SAFE_NO_PAD.encode([n as u8; 64]));
+        *answers.entry(ask(&forged).await).or_insert(0) += 1;
+    }
+    // 64, and those that came back while this went on.
+    assert!(answers[&429] > 300 && answers.keys().all(|code| matches!(code, 401 | 429)), "{answers:?}");
+    assert_eq!(ask(&good).await, 200);
+    k.stop().await;
 }

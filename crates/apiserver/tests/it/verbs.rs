@@ -55,7 +55,14 @@ async fn wrong_requests_are_refused_in_upstream_words() {
         (CMS, cm(|o| o["kind"] = "Secret".into()), 400, "cannot be handled as a ConfigMap"),
         (CMS, cm(|o| o["data"] = json!({"a": 1})), 400, "data.a"),
         (CMS, cm(|o| o["metadata"]["labels"] = json!({"a b": "c"})), 422, "metadata.labels"),
-        (CMS, cm(|o| o["metadata"]["resourceVersion"] = "1".into()), 500, "resourceVersion should not be set"),
+        (CMS, cm(|o| o["metadata"]["resourceVersion"] = "1".into()), 422, "resourceVersion should not be set"),
+        // Whatever else is wrong is told first.
+        (
+            CMS,
+            cm(|o| o["metadata"] = json!({"name": "A_b", "resourceVersion": "1"})),
+            422,
+            "metadata.name: Invalid value",
+        ),
         ("/api/v1/namespaces/nope/configmaps", configmap("a"), 404, "namespaces \"nope\" not found"),
         (
             "/api/v1/namespaces/default/configmaps?fieldValidation=Strict",
@@ -243,7 +250,7 @@ async fn json_patches_add_to_a_status_that_was_never_written() {
     let patch = json!([{"op": "add", "path": "/metadata/labels", "value": {"a": "b"}}]);
     admin.post(claims, &json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "b"}, "spec": {}})).await.expect(201);
     let patched = admin.patch(&format!("{claims}/b"), "application/json-patch+json", &patch).await.expect(200);
-    assert_eq!(patched.get("status"), None, "nothing was added");
+    assert_eq!(patched.get("status"), Some(&json!({})), "nothing was added");
 }
 
 #[tokio::test]
@@ -258,4 +265,63 @@ async fn a_namespace_is_labelled_with_the_name_that_it_gets() {
         let fields = &meta["managedFields"][0]["fieldsV1"];
         assert!(fields.get("f:spec").is_none() && fields.get("f:status").is_none(), "{namespace:#}");
     }
+}
+
+/// What is wrong with an object is told before that it names a version, which only the storage minds.
+#[tokio::test]
+async fn a_new_object_with_a_version_is_validated_first() {
+    let server = Server::start().await;
+    let admin = server.admin();
+    let path = "/api/v1/namespaces/default/configmaps";
+    let versioned = |name: &str, version: &str| {
+        let mut object = configmap(name);
+        object["metadata"]["resourceVersion"] = version.into();
+        object
+    };
+    let invalid = admin.post(path, &versioned("Not A Name", "7")).await.expect(422);
+    assert_eq!(invalid["reason"], "Invalid");
+    let refused = admin.post(path, &versioned("a", "7")).await.expect(422);
+    let message = refused["message"].as_str().unwrap_or_default();
+    assert!(message.contains("resourceVersion should not be set on objects to be created"), "{message}");
+    admin.get(&format!("{path}/a")).await.expect(404);
+}
+
+/// Built-in objects have the form that Go's types give them, and so have the records of who owns what.
+#[tokio::test]
+async fn built_in_objects_look_as_go_writes_them() {
+    let server = Server::start().await;
+    let admin = server.admin();
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [
+        {"name": "c", "image": "i", "args": [], "resources": {"limits": {"cpu": "1000m", "memory": 1024}}}]}});
+    let deployment = json!({"metadata": {"name": "d", "labels": {}}, "spec": {
+        "selector": {"matchLabels": {"a": "b"}}, "template": template, "paused": false, "replicas": 0}});
+    let path = "/apis/apps/v1/namespaces/default/deployments";
+    let made = admin.post(path, &deployment).await.expect(201);
+    let container = &made["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(container["resources"]["limits"], json!({"cpu": "1", "memory": "1024"}));
+    assert!(container.get("args").is_none() && made["metadata"].get("labels").is_none());
+    assert_eq!((&made["spec"]["replicas"], made["spec"].get("paused")), (&json!(0), None));
+    assert_eq!(made["status"], json!({}));
+    let owned = &made["metadata"]["managedFields"][0]["fieldsV1"];
+    assert!(owned["f:spec"]["f:strategy"].is_object() && owned.get("f:status").is_none(), "{owned:#}");
+    // The same amounts in other words are no change.
+    let again = admin.put(&format!("{path}/d"), &deployment).await.expect(200);
+    assert_eq!(again["metadata"]["generation"], 1);
+    assert_eq!(again["metadata"]["resourceVersion"], made["metadata"]["resourceVersion"]);
+    // What nobody set is there all the same.
+    let account = json!({"metadata": {"name": "r"}});
+    let role = admin.post("/apis/rbac.authorization.k8s.io/v1/clusterroles", &account).await.expect(201);
+    assert_eq!(role.get("rules"), Some(&Value::Null));
+}
+
+/// What an earlier version stored lacks structs that Go always writes; a node with such a status still says how it is.
+#[tokio::test]
+async fn a_nodes_status_needs_no_endpoints() {
+    let server = Server::start().await;
+    let admin = server.admin();
+    let node = json!({"metadata": {"name": "n"}, "status": {"capacity": {"cpu": "2"}}});
+    let mut made = admin.post("/api/v1/nodes", &node).await.expect(201);
+    made["status"] = json!({"capacity": {"cpu": "4"}});
+    let told = admin.put("/api/v1/nodes/n/status", &made).await.expect(200);
+    assert_eq!(told["status"]["capacity"]["cpu"], "4");
 }

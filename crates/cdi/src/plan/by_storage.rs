@@ -47,7 +47,7 @@ pub(super) fn follow(observed: &Observed<'_>, claim: &PersistentVolumeClaim, pla
 }
 
 /// The class of this name, or the default.
-fn class_of<'a>(classes: &'a [StorageClass], name: Option<&str>) -> Option<&'a StorageClass> {
+pub(super) fn class_of<'a>(classes: &'a [StorageClass], name: Option<&str>) -> Option<&'a StorageClass> {
     match name {
         Some(name) => classes.iter().find(|class| class.metadata.name.as_deref() == Some(name)),
         None => default_class(classes),

@@ -5,8 +5,8 @@
 use ferrovirt_api::cdi::{DataVolume, DataVolumeSource, names};
 use k8s_openapi::api::core::v1::Pod;
 
-use super::{Action, Observed, job_of, objects};
-use crate::job::{DISK_PATH, From, PORT};
+use super::{Action, Observed, objects};
+use crate::job::{CLONE_PORT, DISK_PATH, From};
 
 /// The namespace of the claim that is cloned, if it is another one.
 pub fn origin_namespace<'a>(volume: &DataVolume, source: Option<&'a DataVolumeSource>) -> Option<&'a str> {
@@ -28,12 +28,32 @@ pub(super) fn prepare(observed: &Observed<'_>) -> Option<Vec<Action>> {
     }
     let Some(server) = observed.server else {
         let pod = observed.origin.and_then(|origin| objects::server(observed, origin).ok());
-        return Some(pod.map(|pod| Action::CreateServer(Box::new(pod))).into_iter().collect());
+        let secret = objects::secret_name(observed);
+        return Some(pod.map(|pod| Action::CreateServer(Box::new(pod), secret)).into_iter().collect());
     };
     match server.status.as_ref().and_then(|status| status.phase.as_deref()) {
+        _ if server.metadata.deletion_timestamp.is_some() => Some(vec![]),
         Some("Succeeded" | "Failed") => Some(vec![Action::DeleteServer]),
+        // Another process made it, and nobody knows any more what lets an importer in.
+        _ if !observed.knows_server => Some(vec![Action::DeleteServer]),
         Some("Running") if shown_by(server).is_some() => None,
         _ => Some(vec![]),
+    }
+}
+
+/// Why an importer of a claim of another namespace will never get it, if so.
+pub(super) fn lost(observed: &Observed<'_>, importer: &Pod) -> Option<&'static str> {
+    origin_namespace(observed.volume, observed.source)?;
+    let phase_of = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default();
+    let ended = |server: &Pod| matches!(phase_of(server).as_str(), "Succeeded" | "Failed");
+    let going = |server: &Pod| server.metadata.deletion_timestamp.is_some();
+    match phase_of(importer).as_str() {
+        "Succeeded" | "Failed" => None,
+        _ if observed.server.is_none_or(|server| ended(server) || going(server)) => {
+            Some("the pod that showed the claim is gone; the clone begins anew")
+        }
+        "Running" => None,
+        _ => (!observed.knows_importer).then_some("the importer was not told what lets it in; the clone begins anew"),
     }
 }
 
@@ -49,16 +69,7 @@ pub(super) fn leave(observed: &Observed<'_>) -> Option<Action> {
 pub(super) fn shown_by(server: &Pod) -> Option<From> {
     let address = server.status.as_ref()?.pod_ip.as_deref().filter(|address| !address.is_empty())?;
     let host = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
-    let From::Serve { token, .. } = job_of(server)?.from else { return None };
-    Some(From::Http {
-        url: format!("http://{host}:{PORT}{DISK_PATH}"),
-        headers: vec![format!("Authorization: Bearer {token}")],
-        checksum: String::new(),
-        insecure: false,
-        login: false,
-        certificates: false,
-        verbatim: true,
-    })
+    Some(From::Clone { url: format!("https://{host}:{CLONE_PORT}{DISK_PATH}") })
 }
 
 fn is_held(volume: &DataVolume) -> bool {

@@ -1,9 +1,10 @@
 //! What is to be done about a DataVolume, and what its status says. Pure.
 //!
 //! ```text
-//! Pending ── the claim is made ── ImportScheduled ── ImportInProgress ──┬── Succeeded
-//!                                 (Clone…, Upload…)      │  ^           └── Failed (for good, with the reason)
-//!                                                        └──┘ the importer was killed: another one goes on
+//! Pending ── the claim is made ──┬── ImportScheduled ── ImportInProgress ──┬── Succeeded
+//!                                │   (Clone…, Upload…)      │  ^           └── Failed (for good, with the reason)
+//!      WaitForFirstConsumer ─────┘                          └──┘ the importer was killed: another one goes on
+//!      (a class that waits, until a VM's pod has bound the claim)
 //! ```
 
 mod bare;
@@ -35,7 +36,7 @@ pub struct Observed<'a> {
     pub origin: Option<&'a PersistentVolumeClaim>,
     /// A pod that uses the claim that is cloned.
     pub origin_user: Option<&'a str>,
-    /// Where the claim can be; empty if nothing is cloned.
+    /// Where the claim can be; empty if that matters neither for a clone nor for a claim that is not bound.
     pub classes: &'a [StorageClass],
     /// The pod that shows a claim of another namespace.
     pub server: Option<&'a Pod>,
@@ -45,8 +46,11 @@ pub struct Observed<'a> {
     pub upload_key: &'a str,
     /// Another importer fetches the same image, and the node keeps it for this one.
     pub same_under_way: bool,
-    /// For the token of a clone.
+    /// For the name of a clone's secret.
     pub random: &'a str,
+    /// Whether the pod that shows a claim of another namespace, and the importer, got their secrets from this process.
+    pub knows_server: bool,
+    pub knows_importer: bool,
     pub now: Timestamp,
 }
 
@@ -60,9 +64,11 @@ pub struct Plan {
 pub enum Action {
     CreateClaim(Box<PersistentVolumeClaim>),
     CreatePod(Box<Pod>),
+    /// An importer that fetches a claim from another namespace, and the secret of this name for it.
+    CreateCloner(Box<Pod>, String),
     DeletePod,
-    /// In the namespace of the claim that is cloned.
-    CreateServer(Box<Pod>),
+    /// In the namespace of the claim that is cloned, with the secret of this name.
+    CreateServer(Box<Pod>, String),
     DeleteServer,
     /// Whether the volume stays until what was made in another namespace is gone.
     Hold(bool),
@@ -160,6 +166,11 @@ fn transfer(observed: &Observed<'_>, source: &DataVolumeSource, claim: &Persiste
     }
     let way = way(source);
     let Some(pod) = observed.pod else {
+        // Whoever uploads is there already, and waits for us.
+        if way != Way::Upload && waits_for_consumer(observed, claim) {
+            let message = "the volume is bound when it is first used: start a VM that uses it";
+            return status::wait(&mut plan.status, observed, phase::WAIT_FOR_FIRST_CONSUMER, message);
+        }
         if observed.origin_user.is_some() {
             return in_use(observed, plan);
         }
@@ -174,6 +185,9 @@ fn transfer(observed: &Observed<'_>, source: &DataVolumeSource, claim: &Persiste
             return status::wait(&mut plan.status, observed, scheduled(way), message);
         }
         match objects::pod(observed, source, claim) {
+            Ok(pod) if foreign::origin_namespace(observed.volume, observed.source).is_some() => {
+                plan.actions.push(Action::CreateCloner(Box::new(pod), objects::secret_name(observed)));
+            }
             Ok(pod) => plan.actions.push(Action::CreatePod(Box::new(pod))),
             Err(message) => {
                 status::fail(&mut plan.status, observed, "InvalidDataVolume", &message);
@@ -184,6 +198,10 @@ fn transfer(observed: &Observed<'_>, source: &DataVolumeSource, claim: &Persiste
         status::wait(&mut plan.status, observed, scheduled, "the importer is being started");
         return;
     };
+    if let Some(message) = foreign::lost(observed, pod) {
+        plan.actions.push(Action::DeletePod);
+        return status::wait(&mut plan.status, observed, scheduled(way), message);
+    }
     let pod_status = pod.status.clone().unwrap_or_default();
     let container = pod_status.container_statuses.unwrap_or_default().into_iter().next().unwrap_or_default();
     match pod_status.phase.as_deref() {
@@ -220,6 +238,11 @@ fn transfer(observed: &Observed<'_>, source: &DataVolumeSource, claim: &Persiste
         }
         _ => {
             let waiting = container.state.and_then(|state| state.waiting).unwrap_or_default();
+            if matches!(waiting.reason.as_deref(), Some("ErrImagePull" | "ImagePullBackOff" | "InvalidImageName")) {
+                let why = waiting.message.unwrap_or_else(|| container.image.clone());
+                let message = format!("failed to pull image: {why}");
+                return status::hold(&mut plan.status, observed, scheduled(way), status::PULL_FAILED, &message);
+            }
             let unscheduled = pod_status.conditions.unwrap_or_default().into_iter();
             let unscheduled = unscheduled
                 .filter(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
@@ -229,6 +252,16 @@ fn transfer(observed: &Observed<'_>, source: &DataVolumeSource, claim: &Persiste
             status::wait(&mut plan.status, observed, scheduled(way), &message);
         }
     }
+}
+
+/// Whether the claim is bound only once a pod uses it, and nobody asked for it to be filled before.
+fn waits_for_consumer(observed: &Observed<'_>, claim: &PersistentVolumeClaim) -> bool {
+    let bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
+    let at_once = annotated(claim.metadata.annotations.as_ref(), names::IMMEDIATE_BINDING).is_some();
+    let name = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
+    let class = by_storage::class_of(observed.classes, name);
+    let waits = class.is_some_and(|class| class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"));
+    waits && !bound && !at_once
 }
 
 fn in_use(observed: &Observed<'_>, plan: &mut Plan) {

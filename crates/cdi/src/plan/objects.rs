@@ -114,12 +114,18 @@ fn upload(claim: &PersistentVolumeClaim, key: &str) -> From {
     From::Upload { key: key.to_owned(), claim: claim.metadata.uid.clone().unwrap_or_default() }
 }
 
+/// Of what lets an importer fetch a claim from another namespace: nobody has a secret of this name.
+pub(super) fn secret_name(observed: &Observed<'_>) -> String {
+    format!("clone-{}", observed.random)
+}
+
 /// The pod that shows a claim of another namespace to the importer of the volume.
 pub(super) fn server(observed: &Observed<'_>, claim: &PersistentVolumeClaim) -> Result<Pod, String> {
     let (block, name) = (is_block(claim), claim.metadata.name.as_deref().unwrap_or_default());
     let mut parts = Parts::default();
     parts.claim("source", name, block, if block { paths::SOURCE_DEVICE } else { paths::SOURCE }, true);
-    let from = From::Serve { token: observed.random.to_owned(), block };
+    parts.mount("secret", json!({ "secret": { "secretName": secret_name(observed) } }), paths::SECRET);
+    let from = From::Serve { block };
     let job = Job { from, block, size: 0, cache: false, scratch: false };
     let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
     let created_by = observed.volume.metadata.uid.as_deref().unwrap_or_default();
@@ -272,7 +278,6 @@ fn origin(
             insecure: http.insecure_skip_verify == Some(true),
             login: !http.secret_ref.is_empty(),
             certificates: !http.cert_config_map.is_empty(),
-            verbatim: false,
         });
     }
     if let Some(registry) = &source.registry {
@@ -291,6 +296,8 @@ fn origin(
     }
     if let Some(wanted) = &source.pvc {
         if origin_namespace(observed.volume, observed.source).is_some() {
+            let secret = json!({ "secret": { "secretName": secret_name(observed) } });
+            parts.mount("secret", secret, paths::SECRET);
             return observed.server.and_then(shown_by).ok_or_else(|| "the claim to be cloned is not shown".to_owned());
         }
         let block = observed.origin.is_some_and(is_block);

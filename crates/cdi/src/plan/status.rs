@@ -5,19 +5,28 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::Observed;
 
+/// Reasons by which KubeVirt knows that a transfer does not get on. Ours goes on by itself once it can.
+pub(super) const PULL_FAILED: &str = "ImagePullFailed";
+const ERROR: &str = "Error";
+
 /// Nothing moves yet.
 pub(super) fn wait(status: &mut DataVolumeStatus, observed: &Observed<'_>, phase: &str, message: &str) {
+    hold(status, observed, phase, "Pending", message);
+}
+
+/// Nothing moves, for this reason.
+pub(super) fn hold(status: &mut DataVolumeStatus, observed: &Observed<'_>, phase: &str, reason: &str, message: &str) {
     status.phase = phase.to_owned();
     if status.progress.is_empty() {
         status.progress = "N/A".to_owned();
     }
     bound(status, observed);
-    set(status, observed, condition::RUNNING, "False", "Pending", message);
+    set(status, observed, condition::RUNNING, "False", reason, message);
     set(status, observed, condition::READY, "False", "TransferRunning", message);
 }
 
-pub(super) fn run(status: &mut DataVolumeStatus, observed: &Observed<'_>, phase: &str) {
-    status.phase = phase.to_owned();
+pub(super) fn run(status: &mut DataVolumeStatus, observed: &Observed<'_>, entered: &str) {
+    status.phase = entered.to_owned();
     let message = match observed.progress {
         Some(progress) => {
             status.progress = progress.percent();
@@ -26,11 +35,12 @@ pub(super) fn run(status: &mut DataVolumeStatus, observed: &Observed<'_>, phase:
         None => "the importer runs".to_owned(),
     };
     bound(status, observed);
-    let reason = match observed.progress {
-        Some(progress) if !progress.trouble.is_empty() => "Retrying",
-        _ => "Pod is running",
-    };
-    set(status, observed, condition::RUNNING, "True", reason, &message);
+    let troubled = observed.progress.is_some_and(|progress| !progress.trouble.is_empty());
+    match troubled {
+        // What was last heard of a client that uploads is no reason not to wait for it.
+        true if entered != phase::UPLOAD_READY => set(status, observed, condition::RUNNING, "False", ERROR, &message),
+        _ => set(status, observed, condition::RUNNING, "True", "Pod is running", &message),
+    }
     set(status, observed, condition::READY, "False", "TransferRunning", &message);
 }
 

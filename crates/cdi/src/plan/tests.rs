@@ -29,6 +29,7 @@ struct World {
     progress: Option<Progress>,
     upload_key: &'static str,
     same_under_way: bool,
+    knows: (bool, bool),
 }
 
 impl World {
@@ -44,6 +45,7 @@ impl World {
             progress: None,
             upload_key: "public",
             same_under_way: false,
+            knows: (true, true),
         }
     }
 
@@ -61,7 +63,9 @@ impl World {
             settings: &settings(),
             upload_key: self.upload_key,
             same_under_way: self.same_under_way,
-            random: "secret",
+            random: "r4nd0m",
+            knows_server: self.knows.0,
+            knows_importer: self.knows.1,
             now: Timestamp::UNIX_EPOCH,
         })
     }
@@ -73,9 +77,9 @@ impl World {
         for action in plan.actions {
             match action {
                 Action::CreateClaim(claim) => self.claim = Some(*claim),
-                Action::CreatePod(pod) => self.pod = Some(*pod),
+                Action::CreatePod(pod) | Action::CreateCloner(pod, _) => self.pod = Some(*pod),
                 Action::DeletePod => self.pod = None,
-                Action::CreateServer(pod) => self.server = Some(*pod),
+                Action::CreateServer(pod, _) => self.server = Some(*pod),
                 Action::DeleteServer => self.server = None,
                 Action::Hold(hold) => {
                     self.volume.metadata.finalizers = hold.then(|| vec![names::CLONE_FINALIZER.to_owned()]);
@@ -278,9 +282,8 @@ fn a_claim_of_another_namespace_is_shown_by_a_pod_there() {
         serde_json::from_value(json!({ "phase": "Running", "podIP": "192.0.2.7" })).unwrap();
     world.step();
     let job = job_of(world.pod.as_ref().unwrap()).unwrap();
-    let crate::job::From::Http { url, headers, verbatim, .. } = job.from else { panic!("not by HTTP") };
-    assert_eq!((url.as_str(), verbatim), ("http://192.0.2.7:8080/disk", true));
-    assert_eq!(headers, ["Authorization: Bearer secret"]);
+    let crate::job::From::Clone { url } = job.from else { panic!("not a clone") };
+    assert_eq!(url, "https://192.0.2.7:8443/disk");
     assert!(!job.cache, "a guest's disk is nobody else's");
     world.pod_phase("Succeeded", None);
     assert_eq!(world.step(), "Succeeded");
@@ -288,6 +291,67 @@ fn a_claim_of_another_namespace_is_shown_by_a_pod_there() {
     assert!(world.server.is_none());
     world.step();
     assert!(world.volume.metadata.finalizers.is_none(), "nothing is left there");
+}
+
+/// Two ends of a clone, up to the moment when the importer was made.
+fn cloning() -> World {
+    let mut world = World::new(json!({ "pvc": { "namespace": "images", "name": "golden" } }));
+    let spec = json!({ "resources": { "requests": { "storage": "1Gi" } } });
+    let origin = json!({ "metadata": { "name": "golden", "namespace": "images", "uid": "g" }, "spec": spec });
+    world.origin = Some(serde_json::from_value(origin).unwrap());
+    (0..3).for_each(|_| drop(world.step()));
+    world.server.as_mut().unwrap().status =
+        serde_json::from_value(json!({ "phase": "Running", "podIP": "192.0.2.7" })).unwrap();
+    world.step();
+    assert!(world.pod.is_some());
+    world
+}
+
+#[test]
+fn who_may_look_at_pods_learns_nothing_that_lets_one_fetch_a_clone() {
+    let world = cloning();
+    for pod in [world.server.as_ref().unwrap(), world.pod.as_ref().unwrap()] {
+        let spec = serde_json::to_value(pod.spec.as_ref().unwrap()).unwrap();
+        let environment = spec["containers"][0]["env"].to_string();
+        assert!(!environment.contains("r4nd0m") && !environment.contains("oken"), "{environment}");
+        let volumes = spec["volumes"].as_array().unwrap();
+        let secret = volumes.iter().find_map(|volume| volume["secret"]["secretName"].as_str());
+        assert_eq!(secret, Some("clone-r4nd0m"));
+    }
+}
+
+#[test]
+fn a_clone_whose_keys_are_forgotten_begins_anew() {
+    // The importer waits for a secret that nobody can make any more.
+    let mut world = cloning();
+    world.knows = (false, false);
+    assert_eq!(world.step(), "CloneScheduled");
+    assert!(world.pod.is_none());
+    world.step();
+    assert!(world.server.is_none(), "its keys are not known either");
+    world.knows = (true, true);
+    world.step();
+    assert!(world.server.is_some());
+    // One that runs has what it needs.
+    let mut world = cloning();
+    world.knows = (false, false);
+    world.pod_phase("Running", None);
+    assert_eq!(world.step(), "CloneInProgress");
+    assert!(world.pod.is_some() && world.server.is_some());
+}
+
+#[test]
+fn a_clone_whose_source_goes_away_begins_anew() {
+    let mut world = cloning();
+    world.pod_phase("Running", None);
+    world.server = None;
+    assert_eq!(world.step(), "CloneScheduled");
+    assert!(world.pod.is_none() && world.condition("Running").2.contains("begins anew"), "{:?}", world.volume.status);
+    let mut world = cloning();
+    world.pod_phase("Running", None);
+    world.server.as_mut().unwrap().status = serde_json::from_value(json!({ "phase": "Failed" })).unwrap();
+    world.step();
+    assert!(world.pod.is_none());
 }
 
 #[test]
@@ -377,4 +441,68 @@ fn an_upload_leaves_no_secret_in_what_view_reads() {
     world.upload_key = "another";
     assert_eq!(world.step(), "UploadScheduled");
     assert!(world.pod.is_none());
+}
+
+/// The claim of a class that waits is bound by the pod of a VM, and filled then.
+#[test]
+fn a_volume_of_a_class_that_waits_is_filled_once_somebody_uses_it() {
+    let waits: StorageClass = serde_json::from_value(json!({
+        "metadata": { "name": "waits" }, "provisioner": "p", "volumeBindingMode": "WaitForFirstConsumer",
+    }))
+    .unwrap();
+    let world = |source: Value, annotations: Value| {
+        let mut world = World::new(source);
+        world.volume.spec.storage.as_mut().unwrap().storage_class_name = Some("waits".into());
+        world.volume.metadata.annotations = serde_json::from_value(annotations).unwrap();
+        world.classes = vec![waits.clone()];
+        world.step();
+        world
+    };
+    for source in [json!({ "http": { "url": "http://h/i" } }), json!({ "blank": {} })] {
+        let mut unused = world(source, json!({}));
+        assert_eq!(unused.step(), "WaitForFirstConsumer");
+        assert!(unused.pod.is_none() && unused.condition("Ready").0 == "False");
+        unused.claim.as_mut().unwrap().status = serde_json::from_value(json!({ "phase": "Bound" })).unwrap();
+        assert_eq!(unused.step(), "ImportScheduled");
+        assert!(unused.pod.is_some());
+    }
+    let mut at_once = world(json!({ "blank": {} }), json!({ names::IMMEDIATE_BINDING: "" }));
+    assert_eq!(at_once.step(), "ImportScheduled");
+    let mut upload = world(json!({ "upload": {} }), json!({}));
+    assert_eq!(upload.step(), "UploadScheduled");
+}
+
+/// KubeVirt, and whoever watches, knows these reasons.
+#[test]
+fn a_source_that_cannot_be_reached_is_an_error_as_long_as_it_is() {
+    let mut registry = World::new(json!({ "registry": { "url": "docker://r/x:1" } }));
+    registry.step();
+    registry.step();
+    let wait = |reason: &str| {
+        let state = json!({ "waiting": { "reason": reason, "message": "no such host r" } });
+        let container = json!({ "name": "importer", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state });
+        serde_json::from_value(json!({ "phase": "Pending", "containerStatuses": [container] })).unwrap()
+    };
+    for reason in ["ErrImagePull", "ImagePullBackOff"] {
+        registry.pod.as_mut().unwrap().status = Some(wait(reason));
+        assert_eq!(registry.step(), "ImportScheduled");
+        let expected = ("False".into(), "ImagePullFailed".into(), "failed to pull image: no such host r".into());
+        assert_eq!(registry.condition("Running"), expected);
+    }
+    registry.pod.as_mut().unwrap().status = Some(wait("ContainerCreating"));
+    registry.step();
+    assert_eq!(registry.condition("Running").1, "Pending");
+
+    let mut web = World::new(json!({ "http": { "url": "http://h/i" } }));
+    web.step();
+    web.step();
+    web.pod.as_mut().unwrap().status = Some(serde_json::from_value(json!({ "phase": "Running" })).unwrap());
+    web.progress = Some(Progress { trouble: "cannot connect to h:80".into(), ..Progress::default() });
+    assert_eq!(web.step(), "ImportInProgress");
+    let (status, reason, message) = web.condition("Running");
+    assert_eq!((status.as_str(), reason.as_str()), ("False", "Error"));
+    assert!(message.contains("cannot connect to h:80"), "{message}");
+    web.progress = Some(Progress::default());
+    web.step();
+    assert_eq!(web.condition("Running").0, "True");
 }

@@ -53,7 +53,9 @@ pub async fn run(arguments: VirtHandlerArgs) -> Result<()> {
         TcpListener::bind(arguments.listen).await.with_context(|| format!("cannot listen on {}", arguments.listen))?;
     let mut config = ferrovirt_node::Config::new(&arguments.node_name, arguments.kubelet_root);
     let kvm = ferrovirt_node::Host::detect().kvm_usable();
-    config.hypervisors = offered::follow(client.clone(), &arguments.role.namespace, &arguments.node_name, kvm);
+    let assumed = config.facts.borrow().clone();
+    let namespace = &arguments.role.namespace;
+    (config.hypervisors, config.facts) = offered::follow(client.clone(), namespace, &arguments.node_name, kvm, assumed);
     let plugins = device_plugin::run(device_plugin::devices(kvm), NODE_ROOT.into(), device_plugin::DIRECTORY.into());
     let agent = ferrovirt_node::agent(client, config);
     let told = agent.clone();

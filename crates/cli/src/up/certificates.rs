@@ -100,7 +100,8 @@ impl Certificates {
 
     fn write_kubeconfig(&self) -> Result<Identity> {
         let admin = self.pki.client_for("admin", &["system:masters".into()], self.lifetime)?;
-        let text = kubeconfig::render(&format!("https://{}", self.address), self.pki.ca_certificate(), "admin", &admin);
+        let text =
+            kubeconfig::render(&kubeconfig::local_url(self.address), None, self.pki.ca_certificate(), "admin", &admin);
         write_private(&self.kubeconfig, text.as_bytes()).context("cannot write the kubeconfig")?;
         Ok(admin)
     }

@@ -1,6 +1,6 @@
 //! The control socket of a running host: how `status` and `down` find it. Root only, by the mode of its directory.
 //!
-//! One line in (`status`, `down`, `reload` or `backup "DIRECTORY"`), lines out: a JSON object for `status`, progress and a last
+//! One line in (`status`, `down`, `down {"grace":SECONDS}`, `reload` or `backup "DIRECTORY"`), lines out: a JSON object for `status`, progress and a last
 //! `done` for `down`, `done` or what went wrong for `backup`.
 
 use std::{
@@ -32,7 +32,27 @@ pub struct Status {
 pub const DONE: &str = "done";
 
 /// Somebody wants the host to go down, and to hear how it goes.
-pub type DownRequest = mpsc::Sender<String>;
+pub struct DownRequest {
+    pub haste: Haste,
+    pub progress: mpsc::Sender<String>,
+}
+
+/// How long guests have to shut down.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Haste {
+    /// No guest has more than so many seconds, whatever its own grace period is.
+    pub grace: Option<u64>,
+    /// They are not asked.
+    pub force: bool,
+}
+
+impl Haste {
+    /// How long to wait at most.
+    pub fn seconds(self) -> Option<u64> {
+        if self.force { Some(0) } else { self.grace }
+    }
+}
 
 /// Writes the objects of the API into a directory.
 pub type Backup = Arc<dyn Fn(PathBuf) -> BoxFuture<'static, Result<()>> + Send + Sync>;
@@ -81,8 +101,9 @@ async fn serve(stream: UnixStream, answers: Answers) -> Result<()> {
             stream.write_all(&answer).await?;
         }
         "down" => {
+            let haste = if argument.is_empty() { Haste::default() } else { serde_json::from_str(argument)? };
             let (progress, mut lines) = mpsc::channel(16);
-            answers.downs.send(progress).await?;
+            answers.downs.send(DownRequest { haste, progress }).await?;
             while let Some(line) = lines.recv().await {
                 stream.write_all(format!("{line}\n").as_bytes()).await?;
                 // The host waits for this answer to be out before it ends.
@@ -121,10 +142,15 @@ pub async fn status(path: &Path) -> Option<Status> {
 }
 
 /// Asks a running host to go down and hands its progress to `show`. False if none runs.
-pub async fn down(path: &Path, mut show: impl FnMut(&str)) -> Result<bool> {
+pub async fn down(path: &Path, haste: Haste, mut show: impl FnMut(&str)) -> Result<bool> {
     let Ok(stream) = UnixStream::connect(path).await else { return Ok(false) };
     let mut stream = BufReader::new(stream);
-    stream.write_all(b"down\n").await?;
+    // A host of an earlier version understands the word alone.
+    let line = match haste == Haste::default() {
+        true => "down\n".to_owned(),
+        false => format!("down {}\n", serde_json::to_string(&haste)?),
+    };
+    stream.write_all(line.as_bytes()).await?;
     let mut line = String::new();
     while stream.read_line(&mut line).await? > 0 {
         show(line.trim_end());

@@ -87,6 +87,8 @@ fn node_lite(node: &str) -> Vec<Value> {
         rule("", &["pods"], &["get", "list", "watch", "delete"]),
         rule("", &["pods/status"], &["get", "update", "patch"]),
         rule("", &["pods/binding"], &["create"]),
+        // Whether somebody may run a command in a pod.
+        rule("authorization.k8s.io", &["subjectaccessreviews"], &["create"]),
         // What a namespace allows to its pods, and what its network lets through.
         rule("", &["namespaces"], see),
         rule("networking.k8s.io", &["networkpolicies"], see),
@@ -107,6 +109,8 @@ fn node_lite(node: &str) -> Vec<Value> {
         rule("storage.k8s.io", &["storageclasses"], &["get", "list", "watch", "patch"]),
         // Where services lead.
         rule("", &["services"], see),
+        // Which address a load balancer has.
+        rule("", &["services/status"], &["patch"]),
         rule("discovery.k8s.io", &["endpointslices"], &["get", "list", "watch", "create", "update", "patch", "delete"]),
         rule("", &["endpoints"], &["get", "list", "watch", "create", "update", "patch", "delete"]),
         // The DNS server's own service: applying one that is not there makes it.

@@ -44,8 +44,8 @@ impl Refusal {
         Self { code: StatusCode::BAD_REQUEST, reason: "BadRequest", message: message.into(), details: None }
     }
 
-    fn internal(error: impl ToString) -> Self {
-        let (code, message) = (StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
+    fn internal(error: impl std::fmt::Display) -> Self {
+        let (code, message) = (StatusCode::INTERNAL_SERVER_ERROR, format!("cannot read the log: {error}"));
         Self { code, reason: "InternalError", message, details: None }
     }
 
@@ -113,7 +113,9 @@ async fn answer(client: Client, data_dir: PathBuf, uri: &Uri) -> Result<Response
     let asked = Asked::parse(&Query::parse(uri))?;
     let pods = Api::<Pod>::namespaced(client, namespace);
     let pod = pods.get_opt(name).await.map_err(Refusal::internal)?.ok_or_else(|| Refusal::no_pod(name))?;
-    let containers = pod.spec.map(|spec| spec.containers).unwrap_or_default();
+    let spec = pod.spec.unwrap_or_default();
+    // Those that run beside the others have a log as well.
+    let containers: Vec<_> = spec.containers.into_iter().chain(spec.init_containers.into_iter().flatten()).collect();
     let container = match asked.container {
         Some(container) => container,
         None => containers.first().map(|c| c.name.clone()).unwrap_or_default(),

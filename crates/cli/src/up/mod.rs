@@ -6,19 +6,23 @@ mod audit;
 mod certificates;
 mod client_certificate;
 pub mod control;
+mod draining;
 mod identities;
 mod image_access;
 mod image_gc;
 pub(crate) mod images;
 mod logs;
 pub mod objects;
+mod parts;
 pub mod paths;
 pub mod pki;
 pub mod probe;
 mod program_files;
 mod programs;
+mod resource_metrics;
 pub mod revocations;
 mod services;
+mod streams;
 mod uploads;
 mod volume_metrics;
 
@@ -46,6 +50,7 @@ use tokio::sync::{mpsc, watch};
 use crate::{HostArgs, kubeconfig, logging};
 use certificates::Certificates;
 use identities::Part as Identity;
+use parts::{Parts, Patience};
 use paths::Paths;
 use pki::Pki;
 
@@ -82,6 +87,9 @@ pub struct UpArgs {
     /// Networks that Services may take externalIPs from, such as 192.0.2.0/24 [default: none]
     #[arg(long, value_name = "NETWORK", value_delimiter = ',')]
     external_ips: Vec<ferrovirt_apiserver::Network>,
+    /// Addresses for Services of type LoadBalancer, such as 192.0.2.16/28 or one of this machine [default: none]
+    #[arg(long, value_name = "NETWORK", value_delimiter = ',')]
+    load_balancer_ips: Vec<ferrovirt_apiserver::Network>,
     /// A file that says which registries have mirrors or are insecure
     #[arg(long, value_name = "FILE")]
     registries: Option<std::path::PathBuf>,
@@ -190,7 +198,7 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         )
     })?;
     let address = listener.local_addr()?;
-    let server_url = format!("https://{address}");
+    let server_url = kubeconfig::local_url(address);
 
     let revocations = Revocations::new(revocations::read(&paths)?);
     let api = ApiServer::start(ferrovirt_apiserver::Config {
@@ -202,6 +210,7 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
             .into_iter()
             .chain(ferrovirt_node_lite::storage::classes())
             .chain(identities::roles(&node_name)?)
+            .chain(resource_metrics::objects())
             .collect(),
         audit_log: arguments.audit.log.clone(),
         audit_rotation: arguments.audit.rotation(),
@@ -221,14 +230,18 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     .context("cannot start the API")?;
 
     let (stop, stopped) = watch::channel(false);
+    let (parts, mut failures) = Parts::new(stopped.clone());
     let client = |part: Identity| Client::new(api.client_service(part.user(&node_name)), "default");
 
     let mut agent_config = ferrovirt_node::Config::new(&node_name, paths.data_dir.clone());
     let (hypervisors, found) = watch::channel(agent_config.hypervisors.borrow().clone());
     agent_config.hypervisors = found;
+    let (facts, found) = watch::channel(agent_config.facts.borrow().clone());
+    agent_config.facts = found;
     let agent = ferrovirt_node::agent(client(Identity::Handler), agent_config);
     services::register(&api, client(Identity::Api), agent.clone());
     logs::register(&api, client(Identity::NodeLite), paths.data_dir.clone());
+    resource_metrics::register(&api, client(Identity::NodeLite), &paths.instance, &node_name);
     objects::apply_settings(&client(Identity::Up), !arguments.no_emulation, &arguments.hypervisors).await?;
 
     let client_ca_pem = pki.ca_certificate().to_owned();
@@ -244,8 +257,15 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
             api.serve(listener, tls, async move { drop(stopped.wait_for(|stop| *stop).await) }).await
         })
     };
+    let serving = serving_part(&parts, serving);
     let keeper = certificates.clone();
-    tokio::spawn(async move { keeper.keep().await });
+    parts.keep("the renewal of certificates", Patience::Always, move || {
+        let keeper = keeper.clone();
+        async move {
+            keeper.keep().await;
+            Ok(())
+        }
+    });
 
     let programs = Arc::new(installing.await??);
     let settings =
@@ -254,9 +274,17 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     services::register_metrics(&api, metrics.clone(), agent.clone(), certificates, client(Identity::NodeLite));
     // Those that make instances can be stopped before the others.
     let (makers, others): (Vec<Part>, Vec<Part>) = Part::ALL.into_iter().partition(|part| *part != Part::Instances);
-    let run = |part| {
-        let client = client(Identity::Controller);
-        tokio::spawn(ferrovirt_controller::run(client, settings.clone(), part, metrics.clone(), wait(stopped.clone())))
+    let run = |part: Part| {
+        let (client, settings) = (client(Identity::Controller), settings.clone());
+        let (metrics, stopped) = (metrics.clone(), stopped.clone());
+        parts.keep("a controller", Patience::Always, move || {
+            let (client, settings, metrics) = (client.clone(), settings.clone(), metrics.clone());
+            let stopped = wait(stopped.clone());
+            async move {
+                ferrovirt_controller::run(client, settings, part, metrics, stopped).await;
+                Ok(())
+            }
+        })
     };
     others.into_iter().for_each(|part| drop(run(part)));
     let makers: Vec<_> = makers.into_iter().map(run).collect();
@@ -266,7 +294,17 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         cache: Some(ferrovirt_cdi::cache::CachePaths { directory: image_cache, pods: paths.data_dir.join("pods") }),
     };
     let public = tokio::sync::watch::channel(upload_key.public()).1;
-    tokio::spawn(ferrovirt_cdi::run(client(Identity::Controller), cdi, public, wait(stopped.clone())));
+    {
+        let (client, stopped) = (client(Identity::Controller), stopped.clone());
+        parts.keep("the controller of DataVolumes", Patience::Always, move || {
+            let (client, cdi, public) = (client.clone(), cdi.clone(), public.clone());
+            let stopped = wait(stopped.clone());
+            async move {
+                ferrovirt_cdi::run(client, cdi, public, stopped).await;
+                Ok(())
+            }
+        });
+    }
     let registries = arguments.registries.as_deref().map(std::path::absolute).transpose()?;
     let image_settings = images::Settings {
         directory: &paths.images(),
@@ -279,16 +317,39 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     };
     let node_images = images::NodeImages::open(image_settings, client(Identity::NodeLite))?;
     let mut node_config = programs::node_config(&paths, &programs, &node_name, node_images)?;
+    node_config.load_balancer_ips = arguments.load_balancer_ips.iter().map(|network| network.parts().into()).collect();
     node_config.external_ips = arguments.external_ips.iter().map(|network| network.parts().into()).collect();
-    let node_lite =
-        tokio::spawn(ferrovirt_node_lite::run(client(Identity::NodeLite), node_config.clone(), wait(stopped.clone())));
+    streams::register(&api, ferrovirt_node_lite::streams::Streams::new(client(Identity::NodeLite), &node_config));
+    let node_lite = {
+        let (client, config, stopped) = (client(Identity::NodeLite), node_config.clone(), stopped.clone());
+        parts.keep("the part that runs pods", Patience::OnceStarted, move || {
+            let ran = ferrovirt_node_lite::run(client.clone(), config.clone(), wait(stopped.clone()));
+            async move { ran.await.map_err(|error| ferrovirt_api::chain(&error)) }
+        })
+    };
     let agent_task = {
         let (agent, stopped) = (agent.clone(), stopped.clone());
-        tokio::spawn(async move { agent.run(wait(stopped)).await })
+        parts.keep("the node agent", Patience::Always, move || {
+            let (agent, stopped) = (agent.clone(), wait(stopped.clone()));
+            async move {
+                agent.run(stopped).await;
+                Ok(())
+            }
+        })
     };
 
     let kvm = agent.host().kvm_usable();
-    tokio::spawn(probe::run(client(Identity::Up), paths.clone(), programs.launcher_image.clone(), kvm, hypervisors));
+    {
+        let (client, paths, image) = (client(Identity::Up), paths.clone(), programs.launcher_image.clone());
+        let told = probe::Told { hypervisors, facts };
+        parts.keep("the trial of hypervisors", Patience::Always, move || {
+            let (client, paths, image, told) = (client.clone(), paths.clone(), image.clone(), told.clone());
+            async move {
+                probe::run(client, paths, image, kvm, told).await;
+                Ok(())
+            }
+        });
+    }
 
     let ready = Arc::new(AtomicBool::new(false));
     let (down_sender, mut downs) = mpsc::channel(1);
@@ -318,23 +379,31 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         })
     };
     control::listen(&paths.control_socket(), control::Answers { status, downs: down_sender, backup, reload })?;
-    if tokio::time::timeout(NODE_DEADLINE, schedulable(client(Identity::Up), &node_name)).await.is_err() {
-        tracing::warn!(node = node_name, "the node is not schedulable yet; VMs wait for it");
-    }
-    ready.store(true, Ordering::Release);
-    tokio::spawn(programs.clone().collect(client(Identity::Up), paths.clone()));
-    tracing::info!(api = %server_url, data_dir = %paths.data_dir.display(), "ready after {} ms", started.elapsed().as_millis());
-
-    let down = tokio::select! {
-        down = downs.recv() => down,
-        () = signalled() => None,
+    let begin = async {
+        if tokio::time::timeout(NODE_DEADLINE, schedulable(client(Identity::Up), &node_name)).await.is_err() {
+            tracing::warn!(node = node_name, "the node is not schedulable yet; VMs wait for it");
+        }
+        ready.store(true, Ordering::Release);
+        tokio::spawn(programs.clone().collect(client(Identity::Up), paths.clone()));
+        tracing::info!(api = %server_url, data_dir = %paths.data_dir.display(), "ready after {} ms", started.elapsed().as_millis());
+        std::future::pending::<()>().await;
     };
-    if let Some(progress) = &down {
+    let (down, failure) = tokio::select! {
+        down = downs.recv() => (down, None),
+        () = signalled() => (None, None),
+        failure = failures.recv() => (None, failure),
+        () = begin => (None, None),
+    };
+    if let Some(control::DownRequest { haste, progress }) = &down {
         let say = |text: String| async move { drop(progress.send(text).await) };
         say("stopping VMs".into()).await;
         // First nothing new is started, then everything is stopped.
         makers.iter().for_each(|maker| maker.abort());
-        agent.drain().await;
+        let pods = paths.data_dir.clone();
+        draining::drain(&agent, client(Identity::Handler), *haste, progress, move || {
+            ferrovirt_node_lite::kill_all(&pods)
+        })
+        .await;
         say("VMs are stopped".into()).await;
     }
     stop.send_replace(true);
@@ -345,7 +414,10 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
     })
     .await;
     api.shutdown().await;
-    if let Some(progress) = down {
+    if let Some(why) = failure {
+        bail!("{why}. VMs go on running; the next `ferrovirt up` takes them over");
+    }
+    if let Some(control::DownRequest { progress, .. }) = down {
         ferrovirt_node_lite::teardown(&node_config).await?;
         let _ = fs::remove_dir_all(&paths.run_dir);
         let _ = progress.send(control::DONE.into()).await;
@@ -355,6 +427,18 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         tracing::info!("stopped; VMs go on running and are taken over by the next `ferrovirt up`");
     }
     Ok(())
+}
+
+/// Without the API there is no host.
+fn serving_part(parts: &Parts, serving: tokio::task::JoinHandle<std::io::Result<()>>) -> tokio::task::JoinHandle<()> {
+    let once = std::sync::Mutex::new(Some(serving));
+    parts.keep("the API", Patience::None, move || {
+        let serving = once.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        async move {
+            let Some(serving) = serving else { return Err("it was started once".to_owned()) };
+            serving.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+        }
+    })
 }
 
 /// Resolves when this machine's node takes VMs: a host that says it is ready must not answer the first one with a refusal.

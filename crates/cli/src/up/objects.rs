@@ -127,6 +127,7 @@ pub fn bootstrap(allow_emulation: bool) -> Vec<Value> {
             ),
         ],
     ));
+    objects.extend(later_webhooks());
     // One of its own, so that a host that has the others gets it, too.
     let mut volumes = webhooks(
         "ValidatingWebhookConfiguration",
@@ -136,7 +137,107 @@ pub fn bootstrap(allow_emulation: bool) -> Vec<Value> {
     volumes["webhooks"][0]["rules"][0]["apiGroups"] = json!(["cdi.kubevirt.io"]);
     volumes["webhooks"][0]["rules"][0]["apiVersions"] = json!(["v1beta1"]);
     objects.push(volumes);
+    objects.push(eviction_interceptor());
     objects
+}
+
+/// Asks before a launcher's pod is evicted. Of its own as well. Nothing else stands between a drain and a machine that is to be
+/// moved first, so who cannot be asked refuses, as upstream's.
+fn eviction_interceptor() -> Value {
+    let name = "virt-launcher-eviction-interceptor";
+    let mut hooks = webhooks(
+        "ValidatingWebhookConfiguration",
+        name,
+        &[(&format!("{name}.kubevirt.io"), "pod-eviction-validate", "pods/eviction", &["*"])],
+    );
+    let hook = &mut hooks["webhooks"][0];
+    hook["rules"][0]["apiGroups"] = json!([""]);
+    hook["rules"][0]["apiVersions"] = json!(["v1"]);
+    hook["sideEffects"] = json!("NoneOnDryRun");
+    hook["matchConditions"] =
+        json!([{ "name": "only-vms", "expression": "object.metadata.name.startsWith(\"virt-launcher\")" }]);
+    hooks
+}
+
+/// Those that came after the first. They have objects of their own, so that a host that has the others gets them, too.
+fn later_webhooks() -> Vec<Value> {
+    const BOTH: &[&str] = &["CREATE", "UPDATE"];
+    let mutating = webhooks(
+        "MutatingWebhookConfiguration",
+        "virt-api-defaults",
+        &[
+            ("virtualmachines-mutator.kubevirt.io", "virtualmachines-mutate", "virtualmachines", BOTH),
+            (
+                "virtualmachineinstancemigrations-mutator.kubevirt.io",
+                "migration-mutate-create",
+                "virtualmachineinstancemigrations",
+                &["CREATE"],
+            ),
+        ],
+    );
+    let mut validating = webhooks(
+        "ValidatingWebhookConfiguration",
+        "virt-api-kinds",
+        &[
+            (
+                "virtualmachineinstancepreset-validator.kubevirt.io",
+                "vmipreset-validate",
+                "virtualmachineinstancepresets",
+                BOTH,
+            ),
+            (
+                "migration-create-validator.kubevirt.io",
+                "migration-validate-create",
+                "virtualmachineinstancemigrations",
+                &["CREATE"],
+            ),
+            (
+                "migration-update-validator.kubevirt.io",
+                "migration-validate-update",
+                "virtualmachineinstancemigrations",
+                &["UPDATE"],
+            ),
+            ("kubevirt-create-validator.kubevirt.io", "kubevirt-validate-create", "kubevirts", &["CREATE"]),
+            ("kubevirt-update-validator.kubevirt.io", "kubevirt-validate-update", "kubevirts", &["UPDATE"]),
+            ("kubevirt-delete-validator.kubevirt.io", "kubevirt-validate-delete", "kubevirts", &["DELETE"]),
+            (
+                "virtualmachineinstancetype-validator.instancetype.kubevirt.io",
+                "virtualmachineinstancetypes-validate",
+                "virtualmachineinstancetypes",
+                BOTH,
+            ),
+            (
+                "virtualmachineclusterinstancetype-validator.instancetype.kubevirt.io",
+                "virtualmachineclusterinstancetypes-validate",
+                "virtualmachineclusterinstancetypes",
+                BOTH,
+            ),
+            (
+                "virtualmachinepreference-validator.instancetype.kubevirt.io",
+                "virtualmachinepreferences-validate",
+                "virtualmachinepreferences",
+                BOTH,
+            ),
+            (
+                "virtualmachineclusterpreference-validator.instancetype.kubevirt.io",
+                "virtualmachineclusterpreferences-validate",
+                "virtualmachineclusterpreferences",
+                BOTH,
+            ),
+        ],
+    );
+    for hook in validating["webhooks"].as_array_mut().into_iter().flatten() {
+        if hook["name"].as_str().is_some_and(|name| name.ends_with("instancetype.kubevirt.io")) {
+            hook["rules"][0]["apiGroups"] = json!(["instancetype.kubevirt.io"]);
+            hook["rules"][0]["apiVersions"] = json!(["v1beta1"]);
+        }
+        // Whoever takes the installation away may take virt-api first, and who makes it again may have none yet.
+        let update = hook["rules"][0]["operations"] == json!(["UPDATE"]);
+        if hook["rules"][0]["resources"] == json!(["kubevirts"]) && !update {
+            hook["failurePolicy"] = json!("Ignore");
+        }
+    }
+    vec![mutating, validating]
 }
 
 fn webhooks(kind: &str, name: &str, hooks: &[(&str, &str, &str, &[&str])]) -> Value {

@@ -14,7 +14,10 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use ferrovirt_beneath::Dir;
-use ferrovirt_machine::hypervisor::{self, Hypervisor};
+use ferrovirt_machine::{
+    hypervisor::{self, Hypervisor},
+    node_facts::{FACTS_FILE, NodeFacts},
+};
 use ferrovirt_node::Hypervisors;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -36,8 +39,16 @@ const LONGEST_REST: Duration = Duration::from_secs(3600);
 /// Shortens [`LOOK_AGAIN`] for tests.
 const LOOK_AGAIN_VARIABLE: &str = "FERROVIRT_PROBE_SECONDS";
 
+/// Whom the agent hears it from.
+#[derive(Clone)]
+pub struct Told {
+    pub hypervisors: watch::Sender<Hypervisors>,
+    pub facts: watch::Sender<NodeFacts>,
+}
+
 /// Tries all drivers, and again what failed or changed. Never returns.
-pub async fn run(client: Client, paths: Paths, launcher_image: String, kvm: bool, found: watch::Sender<Hypervisors>) {
+pub async fn run(client: Client, paths: Paths, launcher_image: String, kvm: bool, told: Told) {
+    let found = &told.hypervisors;
     let seconds = std::env::var(LOOK_AGAIN_VARIABLE).ok().and_then(|text| text.parse().ok());
     let pause = seconds.map_or(LOOK_AGAIN, Duration::from_secs);
     let mut known = String::new();
@@ -52,7 +63,11 @@ pub async fn run(client: Client, paths: Paths, launcher_image: String, kvm: bool
                 continue;
             }
             let probe = Probe { client: &client, paths: &paths, launcher_image: &launcher_image, kvm, driver };
-            let result = probe.run(&key).await.err().map(|error| format!("{error:#}"));
+            let result = probe.run(&key).await;
+            if let Ok(Some(facts)) = &result {
+                told.facts.send_if_modified(|known| std::mem::replace(known, facts.clone()) != *facts);
+            }
+            let result = result.err().map(|error| format!("{error:#}"));
             match &result {
                 None => drop(rest.remove(driver.name())),
                 Some(_) => {
@@ -86,8 +101,8 @@ struct Probe<'a> {
 }
 
 impl Probe<'_> {
-    /// Runs the pod, unless the last one saw the same programs and kernel.
-    async fn run(&self, key: &str) -> Result<()> {
+    /// Runs the pod, unless the last one saw the same programs and kernel. The default driver's has something to tell of the node.
+    async fn run(&self, key: &str) -> Result<Option<NodeFacts>> {
         if let Some(device) = self.driver.needed_device().filter(|_| !self.kvm) {
             bail!("it needs the device {device}, which this node does not have");
         }
@@ -97,8 +112,11 @@ impl Probe<'_> {
         };
         // The directory is the user's that VMs run as: what is in it is found without links, and is a file or nothing.
         let known = Dir::open(&directory).and_then(|directory| directory.read_file(KEY, key.len() as u64));
-        if known.is_ok_and(|known| known == key.as_bytes()) {
-            return Ok(());
+        let facts = || facts(&directory, self.driver);
+        if known.is_ok_and(|known| known == key.as_bytes())
+            && let Ok(facts) = facts()
+        {
+            return Ok(facts);
         }
         let name = format!("{NAME}-{}", self.driver.name());
         let scratch = self.paths.capabilities().with_extension(format!("new-{}", self.driver.name()));
@@ -126,7 +144,7 @@ impl Probe<'_> {
             let _ = fs::remove_file(directory.join(KEY));
             bail!("{}", complaint(&said));
         }
-        Ok(())
+        facts()
     }
 
     /// The same rights and devices as a VM of this hypervisor.
@@ -169,6 +187,17 @@ impl Probe<'_> {
             },
         }))?)
     }
+}
+
+/// What the default driver's probe left. Its directory is the user's that VMs run as: a file of some size or nothing.
+fn facts(directory: &Path, driver: &dyn Hypervisor) -> Result<Option<NodeFacts>> {
+    const LARGEST: u64 = 1 << 20;
+    if driver.name() != hypervisor::DEFAULT {
+        return Ok(None);
+    }
+    let text = Dir::open(directory).and_then(|directory| directory.read_file(FACTS_FILE, LARGEST));
+    let text = text.with_context(|| format!("the probe left no {FACTS_FILE}"))?;
+    Ok(Some(serde_json::from_slice(&text).with_context(|| format!("the probe's {FACTS_FILE} cannot be read"))?))
 }
 
 /// The last thing that the launcher said, without time and level.

@@ -115,6 +115,7 @@ pub fn node_config(
             services: (address, ferrovirt_apiserver::ServiceNetwork::IPV6_PREFIX).into(),
         }),
         external_ips: vec![],
+        load_balancer_ips: vec![],
         self_exe: programs.shim.clone(),
         program_dir: programs.files.directory().to_owned(),
         creators: default_creators(),

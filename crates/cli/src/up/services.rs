@@ -25,7 +25,7 @@ impl Nodes for ThisNode {
         Box::pin(async move {
             let kind = match kind {
                 StreamKind::Serial { replay } => ferrovirt_node::StreamKind::Serial { replay },
-                StreamKind::Vnc => ferrovirt_node::StreamKind::Vnc,
+                StreamKind::Vnc { preserve } => ferrovirt_node::StreamKind::Vnc { preserve },
                 StreamKind::PortForward { port, protocol } => {
                     ferrovirt_node::StreamKind::PortForward { port, protocol }
                 }

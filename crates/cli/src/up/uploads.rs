@@ -1,6 +1,10 @@
 //! The upload proxy of this host, and the API group that gives out its tokens.
 
-use std::{future::Future, net::IpAddr, sync::Arc};
+use std::{
+    future::Future,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use anyhow::{Context, Result};
 use ferrovirt_apiserver::{ApiServer, Body, ServingCertificate};
@@ -52,7 +56,14 @@ pub async fn start(
         }),
     );
     let listener = TcpListener::bind((address, 0)).await.context("cannot listen for uploads")?;
-    let url = proxy_url(&listener)?;
+    let url = match address.is_unspecified() {
+        // What listens everywhere is reached where the node is, and its certificate says so.
+        true => {
+            let place = SocketAddr::new(ferrovirt_node_lite::detect_node_ip(), listener.local_addr()?.port());
+            format!("https://{place}")
+        }
+        false => proxy_url(&listener)?,
+    };
     let kind = ApiResource::from_gvk_with_plural(
         &GroupVersionKind::gvk("cdi.kubevirt.io", "v1beta1", "CDIConfig"),
         "cdiconfigs",

@@ -12,7 +12,7 @@ use clap::Args;
 pub use target::{Kind, NewVolume, Target};
 pub use transfer::{Proxy, send};
 
-use crate::client::ClientArgs;
+use crate::{amounts, client::ClientArgs};
 
 #[derive(Args)]
 pub struct ImageUploadArgs {
@@ -23,7 +23,7 @@ pub struct ImageUploadArgs {
     #[arg(long)]
     image_path: PathBuf,
     /// Size of the disk, such as 10Gi
-    #[arg(long)]
+    #[arg(long, value_parser = amounts::disk, allow_hyphen_values = true)]
     size: Option<String>,
     /// Storage class of the new volume [default: the cluster's]
     #[arg(long)]

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use ferrovirt_api::cdi::{UploadTokenRequest, names};
 use ferrovirt_cdi::job::{UPLOAD_FILE, UPLOAD_OFFSET};
 use ferrovirt_disks::digest::Digest;
-use ferrovirt_fetch::http::Anyone;
+use ferrovirt_fetch::http::KeyHolder;
 use futures::TryStreamExt;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Empty, StreamBody, combinators::UnsyncBoxBody};
@@ -287,7 +287,7 @@ fn trust(config: &Config, insecure: bool) -> Result<ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
     if insecure {
-        let anybody = Arc::new(Anyone(provider));
+        let anybody = Arc::new(KeyHolder::anyone(provider));
         return Ok(builder.dangerous().with_custom_certificate_verifier(anybody).with_no_client_auth());
     }
     let mut roots = RootCertStore::empty();

@@ -5,7 +5,8 @@
 
 use serde_json::Value;
 
-use super::volumes;
+use super::{imports, placing, volumes};
+use crate::next::Flags;
 
 /// Everything that was found, as the API tells it.
 #[derive(Debug, Clone, Default)]
@@ -22,6 +23,33 @@ pub struct Facts {
     pub events: Vec<Value>,
     /// VMs of that name in other namespaces, if there is none here.
     pub elsewhere: Vec<Value>,
+    /// What the printed commands end with.
+    pub flags: Flags,
+}
+
+impl Facts {
+    pub(super) fn ferrovirt(&self, command: impl AsRef<str>) -> String {
+        self.flags.ferrovirt(command.as_ref())
+    }
+
+    pub(super) fn kubectl(&self, command: impl AsRef<str>) -> String {
+        self.flags.kubectl(command.as_ref())
+    }
+}
+
+/// The event of a node whose CNI plugin does not take a network back.
+const NETWORK_NOT_RELEASED: &str = "NetworkNotReleased";
+
+/// Whether waiting helps.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Outlook {
+    /// It gets on, or is only worth a remark.
+    #[default]
+    Fine,
+    /// It is tried again by itself, and may work the next time.
+    Doubtful,
+    /// Somebody has to change something.
+    Stuck,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +58,17 @@ pub struct Finding {
     pub about: String,
     pub message: String,
     pub next: Option<String>,
+    pub outlook: Outlook,
+}
+
+impl Finding {
+    pub(super) fn doubtful(self) -> Self {
+        Self { outlook: Outlook::Doubtful, ..self }
+    }
+
+    pub(super) fn stuck(self) -> Self {
+        Self { outlook: Outlook::Stuck, ..self }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,9 +79,23 @@ pub struct Report {
     pub findings: Vec<Finding>,
 }
 
+impl Report {
+    /// What keeps the VM from starting most, if something does.
+    pub fn obstacle(&self) -> Option<&Finding> {
+        let found = self.findings.iter().filter(|finding| finding.outlook > Outlook::Fine);
+        // The first of the worst: what comes later on the way follows from it.
+        found.rev().max_by_key(|finding| finding.outlook)
+    }
+}
+
 pub(super) fn finding(about: impl Into<String>, message: impl Into<String>, next: impl Into<String>) -> Finding {
     let next: String = next.into();
-    Finding { about: about.into(), message: message.into(), next: (!next.is_empty()).then_some(next) }
+    Finding {
+        about: about.into(),
+        message: message.into(),
+        next: (!next.is_empty()).then_some(next),
+        outlook: Outlook::Fine,
+    }
 }
 
 pub fn explain(facts: &Facts) -> Report {
@@ -61,11 +114,11 @@ fn absent(facts: &Facts, findings: &mut Vec<Finding>) -> (String, bool) {
         findings.push(finding(
             format!("namespace/{namespace}"),
             format!("has a VM {}", facts.name),
-            format!("ferrovirt why {} -n {namespace}", facts.name),
+            facts.ferrovirt(format!("why {} -n {namespace}", facts.name)),
         ));
     }
     if facts.elsewhere.is_empty() {
-        findings.push(finding("cluster", "no VM has this name", "ferrovirt get vms -A"));
+        findings.push(finding("cluster", "no VM has this name", facts.ferrovirt("get vms -A")));
     }
     (format!("There is no VM {} in the namespace {}.", facts.name, facts.namespace), false)
 }
@@ -95,7 +148,7 @@ fn machine(facts: &Facts, vm: &Value, vmi: Option<&Value>, findings: &mut Vec<Fi
         (None, strategy) => strategy,
     };
     let ran = vmi.is_some_and(|vmi| text(vmi, "/status/phase") == "Succeeded");
-    let start = format!("ferrovirt start {name}");
+    let start = facts.ferrovirt(format!("start {name}"));
     if (vmi.is_none() || ran)
         && let Some((message, next)) = match strategy {
             "Halted" => Some(("its run strategy is Halted: it is meant to be off", start.clone())),
@@ -109,7 +162,7 @@ fn machine(facts: &Facts, vm: &Value, vmi: Option<&Value>, findings: &mut Vec<Fi
             )),
             "Once" => Some((
                 "its run strategy is Once: it has run, and does not run again",
-                format!("kubectl patch vm {name} --type=merge -p '{{\"spec\":{{\"runStrategy\":\"Always\"}}}}'"),
+                facts.kubectl(format!("patch vm {name} --type=merge -p '{{\"spec\":{{\"runStrategy\":\"Always\"}}}}'")),
             )),
             _ => None,
         }
@@ -118,8 +171,8 @@ fn machine(facts: &Facts, vm: &Value, vmi: Option<&Value>, findings: &mut Vec<Fi
         findings.push(finding(about, message, next));
         return (format!("vm/{name} is off."), wanted);
     }
-    failure(vm, &about, findings);
-    back_off(vm, &about, name, findings);
+    failure(facts, vm, &about, findings);
+    back_off(facts, vm, &about, findings);
     let template = &vm["spec"]["template"]["spec"];
     if findings.iter().all(|f| f.about == about) {
         volumes::explain(facts, template, findings);
@@ -127,7 +180,7 @@ fn machine(facts: &Facts, vm: &Value, vmi: Option<&Value>, findings: &mut Vec<Fi
     match vmi {
         Some(vmi) if !["Failed", "Succeeded"].contains(&text(vmi, "/status/phase")) => {
             let (summary, well) = instance(facts, "vm", vmi, findings);
-            remarks(vm, findings);
+            remarks(facts, vm, findings);
             return (summary, well);
         }
         Some(vmi) if findings.is_empty() => ended(facts, vmi, findings),
@@ -140,7 +193,7 @@ fn machine(facts: &Facts, vm: &Value, vmi: Option<&Value>, findings: &mut Vec<Fi
         findings.push(finding(
             about,
             format!("is {printable}, and nothing says why"),
-            format!("kubectl describe vm {name}"),
+            facts.kubectl(format!("describe vm {name}")),
         ));
     }
     (format!("vm/{name} does not run: {printable}."), false)
@@ -156,6 +209,7 @@ fn deleting(facts: &Facts, vm: &Value, vmi: Option<&Value>, findings: &mut Vec<F
                 format!("the guest is being shut down; it has {grace} s for that"),
                 "",
             ));
+            tearing_down(facts, vmi, findings);
             node_well(facts, node, findings);
         }
         None => {
@@ -171,21 +225,37 @@ fn deleting(facts: &Facts, vm: &Value, vmi: Option<&Value>, findings: &mut Vec<F
 }
 
 /// What the controller could not do at all, such as a quota that is used up.
-fn failure(vm: &Value, about: &str, findings: &mut Vec<Finding>) {
+fn failure(facts: &Facts, vm: &Value, about: &str, findings: &mut Vec<Finding>) {
     for condition in conditions(vm, "Failure", "True") {
         let message = text(condition, "/message");
         let next = if message.contains("exceeded quota") {
-            "raise the quota, or ask for less: kubectl describe resourcequota"
+            facts.kubectl("describe resourcequota") + ": raise the quota, or ask for less"
         } else if message.contains("forbidden") {
-            "an administrator has to permit this; the message says what"
+            "an administrator has to permit this; the message says what".to_owned()
         } else {
-            "change what the message names, with `kubectl edit` or `ferrovirt apply`"
+            "change what the message names, with `kubectl edit` or `ferrovirt apply`".to_owned()
         };
-        findings.push(finding(about, message, next));
+        findings.push(finding(about, message, next).stuck());
     }
 }
 
-fn back_off(vm: &Value, about: &str, name: &str, findings: &mut Vec<Finding>) {
+/// What goes wrong while the pod is taken down: the guest has ended, and what it leaves behind is not gone yet. The node tells it of
+/// the pod, which may be gone first, and of the instance.
+fn tearing_down(facts: &Facts, vmi: &Value, findings: &mut Vec<Finding>) {
+    let pod = launcher(facts, vmi).map(|pod| text(pod, "/metadata/name")).unwrap_or_default();
+    let told = [("pod", "Pod", pod), ("vmi", "VirtualMachineInstance", facts.name.as_str())];
+    let released = told.into_iter().find_map(|(short, kind, name)| {
+        let of_kind = events(facts, kind, name).into_iter();
+        Some((short, name, of_kind.rev().find(|event| event["reason"] == NETWORK_NOT_RELEASED)?))
+    });
+    if let Some((short, name, event)) = released {
+        let next = "mend or install the network's plugin; the VM goes meanwhile, and the host clears up later";
+        findings.push(finding(format!("{short}/{name}"), text(event, "/message"), next));
+    }
+}
+
+fn back_off(facts: &Facts, vm: &Value, about: &str, findings: &mut Vec<Finding>) {
+    let name = &facts.name;
     let failure = &vm["status"]["startFailure"];
     let Some(count) = failure["consecutiveFailCount"].as_i64().filter(|count| *count > 0) else { return };
     let retry = text(failure, "/retryAfterTimestamp");
@@ -196,11 +266,11 @@ fn back_off(vm: &Value, about: &str, name: &str, findings: &mut Vec<Finding>) {
             "mend what the message names; then it starts by itself",
         ));
     }
-    findings.push(finding(
-        about,
-        format!("failed to start {count} times in a row; the next try is at {retry}"),
-        format!("the guest's last words: ferrovirt console {name}, or the launcher's log: kubectl logs -l vm.kubevirt.io/name={name}"),
-    ));
+    let console = facts.ferrovirt(format!("console {name}"));
+    let logs = facts.kubectl(format!("logs -l vm.kubevirt.io/name={name}"));
+    let next = format!("the guest's last words: {console}, or the launcher's log: {logs}");
+    let message = format!("failed to start {count} times in a row; the next try is at {retry}");
+    findings.push(finding(about, message, next).stuck());
 }
 
 fn ended(facts: &Facts, vmi: &Value, findings: &mut Vec<Finding>) {
@@ -209,8 +279,8 @@ fn ended(facts: &Facts, vmi: &Value, findings: &mut Vec<Finding>) {
     let said = pod.map(termination).unwrap_or_default();
     if text(vmi, "/status/phase") == "Failed" {
         let message = if said.is_empty() { "the guest or its launcher failed".to_owned() } else { said };
-        let next = format!("kubectl logs -l vm.kubevirt.io/name={}", facts.name);
-        findings.push(finding(about, message, next));
+        let next = facts.kubectl(format!("logs -l vm.kubevirt.io/name={}", facts.name));
+        findings.push(finding(about, message, next).doubtful());
     }
 }
 
@@ -223,6 +293,7 @@ fn instance(facts: &Facts, kind: &str, vmi: &Value, findings: &mut Vec<Finding>)
     if !vmi["metadata"]["deletionTimestamp"].is_null() {
         let grace = vmi["spec"]["terminationGracePeriodSeconds"].as_i64().unwrap_or(30);
         findings.push(finding(&about, format!("the guest is being shut down; it has {grace} s for that"), ""));
+        tearing_down(facts, vmi, findings);
         node_well(facts, text(vmi, "/status/nodeName"), findings);
         return (format!("{label} is stopping."), false);
     }
@@ -256,7 +327,7 @@ fn instance(facts: &Facts, kind: &str, vmi: &Value, findings: &mut Vec<Finding>)
 fn starting(facts: &Facts, vmi: &Value, findings: &mut Vec<Finding>) {
     for condition in conditions(vmi, "Synchronized", "False") {
         let next = "change what the message names";
-        findings.push(finding(format!("vmi/{}", facts.name), text(condition, "/message"), next));
+        findings.push(finding(format!("vmi/{}", facts.name), text(condition, "/message"), next).stuck());
     }
     let Some(pod) = launcher(facts, vmi) else {
         if findings.is_empty() {
@@ -275,37 +346,33 @@ fn starting(facts: &Facts, vmi: &Value, findings: &mut Vec<Finding>) {
     // The instance knows what the label stands for that the pod waits for.
     let mut known = conditions(vmi, "PodScheduled", "False");
     if let Some(condition) = known.find(|condition| text(condition, "/reason") == "HypervisorNotAvailable") {
-        let next = "mend that on a node, or choose another hypervisor: `ferrovirt hypervisors` shows what runs where";
-        findings.push(finding(format!("vmi/{}", facts.name), text(condition, "/message"), next));
+        let command = facts.ferrovirt("hypervisors");
+        let next = format!("mend that on a node, or choose another hypervisor: `{command}` shows what runs where");
+        findings.push(finding(format!("vmi/{}", facts.name), text(condition, "/message"), next).stuck());
         return;
     }
     if let Some(condition) = conditions(pod, "PodScheduled", "False").next() {
-        findings.push(unschedulable(&about, text(condition, "/message")));
+        findings.push(placing::explain(facts, pod, &about, text(condition, "/message")));
         return;
     }
-    let statuses = ["initContainerStatuses", "containerStatuses"];
-    let containers = statuses.iter().flat_map(|key| pod["status"][*key].as_array().into_iter().flatten());
-    for container in containers {
-        let waiting = &container["state"]["waiting"];
-        let (reason, message) = (text(waiting, "/reason"), text(waiting, "/message"));
-        let image = text(container, "/image");
-        match reason {
-            "ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull" => {
-                let what =
-                    if message.is_empty() { format!("cannot get the image {image}") } else { message.to_owned() };
-                findings.push(finding(
-                    &about,
-                    format!("{reason}: {what}"),
-                    "check the image's name; embedded, `ferrovirt image list` shows what is here and `ferrovirt image import FILE` adds one",
-                ));
-                return;
+    if let Some(waiting) = waiting(pod) {
+        let (reason, message) = (waiting.reason, waiting.message);
+        let found = match waiting.pulls {
+            true => {
+                let judged = imports::judge(&message);
+                let images = facts.ferrovirt("image list");
+                let next = match judged.next {
+                    Some(next) => next.to_owned(),
+                    None => format!(
+                        "check the image's name; embedded, `{images}` shows what is here and `ferrovirt image import FILE` adds one"
+                    ),
+                };
+                Finding { outlook: judged.outlook, ..finding(&about, format!("{reason}: {message}"), next) }
             }
-            "CreateContainerConfigError" | "CreateContainerError" | "RunContainerError" => {
-                findings.push(finding(&about, format!("{reason}: {message}"), "make what the message names"));
-                return;
-            }
-            _ => {}
-        }
+            false => finding(&about, format!("{reason}: {message}"), "make what the message names").stuck(),
+        };
+        findings.push(found);
+        return;
     }
     let name = text(pod, "/metadata/name");
     let trouble = events(facts, "Pod", name).into_iter().rev().find(|event| event["type"] == "Warning");
@@ -318,30 +385,37 @@ fn starting(facts: &Facts, vmi: &Value, findings: &mut Vec<Finding>) {
             }
             _ => "",
         };
-        findings.push(finding(&about, format!("{reason}: {message}"), next));
+        findings.push(finding(&about, format!("{reason}: {message}"), next).doubtful());
         return;
     }
     node_well(facts, text(pod, "/spec/nodeName"), findings);
 }
 
-fn unschedulable(about: &str, message: &str) -> Finding {
-    let next = if message.contains("devices.kubevirt.io/kvm") {
-        "no node offers /dev/kvm: use machines with hardware virtualization, or allow emulation (`useEmulation` in the KubeVirt object)"
-    } else if message.contains("Insufficient memory") {
-        "the nodes are full: stop other machines, ask for less memory, or add a node"
-    } else if message.contains("Insufficient cpu") {
-        "the nodes are full: stop other machines, ask for fewer CPUs, or add a node"
-    } else if message.contains("taint") {
-        "tolerate the taint in spec.template.spec.tolerations, or take it off a node"
-    } else if message.contains("node affinity") || message.contains("node selector") || message.contains("nodeSelector")
-    {
-        "no node has the labels that the VM asks for: compare spec.template.spec.nodeSelector with `kubectl get nodes --show-labels`"
-    } else if message.contains("persistentvolumeclaim") || message.contains("PersistentVolumeClaim") {
-        "a volume cannot be where the VM could run; see `kubectl describe pvc`"
-    } else {
-        "see `kubectl describe nodes`"
-    };
-    finding(about, format!("no node takes it: {message}"), next)
+/// What a container waits for that will not come by itself.
+pub(super) struct Waiting {
+    pub reason: String,
+    pub message: String,
+    /// It is an image.
+    pub pulls: bool,
+}
+
+pub(super) fn waiting(pod: &Value) -> Option<Waiting> {
+    let statuses = ["initContainerStatuses", "containerStatuses"];
+    let mut containers = statuses.iter().flat_map(|key| pod["status"][*key].as_array().into_iter().flatten());
+    containers.find_map(|container| {
+        let waiting = &container["state"]["waiting"];
+        let (reason, message) = (text(waiting, "/reason"), text(waiting, "/message"));
+        let pulls = match reason {
+            "ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull" => true,
+            "CreateContainerConfigError" | "CreateContainerError" | "RunContainerError" => false,
+            _ => return None,
+        };
+        let message = match message.is_empty() && pulls {
+            true => format!("cannot get the image {}", text(container, "/image")),
+            false => message.to_owned(),
+        };
+        Some(Waiting { reason: reason.to_owned(), message, pulls })
+    })
 }
 
 fn running(facts: &Facts, label: &str, vmi: &Value, findings: &mut Vec<Finding>) -> (String, bool) {
@@ -351,9 +425,9 @@ fn running(facts: &Facts, label: &str, vmi: &Value, findings: &mut Vec<Finding>)
         let (message, next) = match text(paused, "/reason") {
             "PausedIOError" => (
                 "a disk reported an error, so the guest was stopped before it could lose data",
-                format!("make room on the volume or mend it, then: ferrovirt unpause {name}"),
+                format!("make room on the volume or mend it, then: {}", facts.ferrovirt(format!("unpause {name}"))),
             ),
-            _ => ("somebody paused the guest", format!("ferrovirt unpause {name}")),
+            _ => ("somebody paused the guest", facts.ferrovirt(format!("unpause {name}"))),
         };
         findings.push(finding(&about, message, next));
         return (format!("{label} is paused."), false);
@@ -367,10 +441,11 @@ fn running(facts: &Facts, label: &str, vmi: &Value, findings: &mut Vec<Finding>)
     let ready = conditions(vmi, "Ready", "True").next().is_some();
     if !ready {
         let why = conditions(vmi, "Ready", "False").next().map(|c| text(c, "/message")).unwrap_or_default();
+        let console = facts.ferrovirt(format!("console {name}"));
         let next = if vmi["spec"]["readinessProbe"].is_null() {
-            format!("see what the guest does: ferrovirt console {name}")
+            format!("see what the guest does: {console}")
         } else {
-            format!("the readiness probe fails: see that what it asks for runs in the guest, ferrovirt console {name}")
+            format!("the readiness probe fails: see that what it asks for runs in the guest, {console}")
         };
         findings.push(finding(&about, format!("runs, but is not ready: {why}"), next));
         return (format!("{label} runs, but is not ready."), false);
@@ -390,20 +465,20 @@ fn running(facts: &Facts, label: &str, vmi: &Value, findings: &mut Vec<Finding>)
         findings.push(finding(
             &about,
             "has no address yet",
-            format!("see whether the guest asks for one: ferrovirt console {name}"),
+            format!("see whether the guest asks for one: {}", facts.ferrovirt(format!("console {name}"))),
         ));
     }
     (format!("{label} runs."), well)
 }
 
 /// Remarks on a VM that runs.
-fn remarks(vm: &Value, findings: &mut Vec<Finding>) {
+fn remarks(facts: &Facts, vm: &Value, findings: &mut Vec<Finding>) {
     let name = text(vm, "/metadata/name");
     for _ in conditions(vm, "RestartRequired", "True") {
         findings.push(finding(
             format!("vm/{name}"),
             "was changed in a way that needs a restart",
-            format!("ferrovirt restart {name}"),
+            facts.ferrovirt(format!("restart {name}")),
         ));
     }
 }
@@ -430,12 +505,12 @@ fn warning_events(facts: &Facts, kinds: &[&str], findings: &mut Vec<Finding>) {
         {
             let message = text(event, "/message");
             let next = if message.contains("exceeded quota") {
-                "raise the quota, or ask for less: kubectl describe resourcequota"
+                facts.kubectl("describe resourcequota") + ": raise the quota, or ask for less"
             } else {
-                ""
+                String::new()
             };
             let about = format!("{}/{}", if *kind == "VirtualMachine" { "vm" } else { "vmi" }, facts.name);
-            findings.push(finding(about, format!("{}: {message}", text(event, "/reason")), next));
+            findings.push(finding(about, format!("{}: {message}", text(event, "/reason")), next).doubtful());
         }
     }
 }

@@ -3,6 +3,8 @@
 //! [`collect`] asks the API for everything that has to do with the VM; [`explain`] is a pure function from that to lines.
 
 mod explain;
+mod imports;
+mod placing;
 mod volumes;
 
 use anyhow::Result;
@@ -17,9 +19,9 @@ use crate::{
     client::ClientArgs,
     exit,
     info::{self, Format},
-    target,
+    next, output, target,
 };
-use explain::{Facts, explain};
+use explain::{Facts, Outlook, explain};
 
 #[derive(Args)]
 pub struct WhyArgs {
@@ -37,13 +39,17 @@ pub async fn run(arguments: WhyArgs) -> Result<()> {
     let named = target::words(&arguments.words)?;
     let client = arguments.client.connect().await?;
     let namespace = named.namespace.clone().unwrap_or_else(|| arguments.client.namespace(&client).to_owned());
-    let facts = collect(&client, &namespace, &named.name).await?;
+    let mut facts = collect(&client, &namespace, &named.name).await?;
+    facts.flags = next::flags().in_namespace(named.namespace.as_deref());
     let report = explain(&facts);
     if let Some(format) = arguments.output {
         let findings: Vec<Value> = report
             .findings
             .iter()
-            .map(|finding| json!({ "about": finding.about, "message": finding.message, "next": finding.next }))
+            .map(|finding| {
+                let stuck = finding.outlook == Outlook::Stuck;
+                json!({ "about": finding.about, "message": finding.message, "next": finding.next, "stuck": stuck })
+            })
             .collect();
         return info::print(&json!({ "summary": report.summary, "well": report.well, "findings": findings }), format);
     }
@@ -51,12 +57,34 @@ pub async fn run(arguments: WhyArgs) -> Result<()> {
     let (strong, plain) = if coloured { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
     println!("{strong}{}{plain}", report.summary);
     for finding in &report.findings {
-        println!("  {}: {}", finding.about, finding.message);
+        println!("  {}: {}", finding.about, output::harmless(&finding.message));
         if let Some(next) = &finding.next {
             println!("    -> {next}");
         }
     }
     Ok(())
+}
+
+/// What keeps a VM from starting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Obstacle {
+    /// What is wrong, and with which object.
+    pub message: String,
+    pub next: Option<String>,
+    /// Waiting will not help.
+    pub stuck: bool,
+}
+
+/// Looks for what keeps a VM from starting. Nothing if it gets on, or if nothing can be known.
+pub async fn obstacle(client: &Client, namespace: &str, name: &str) -> Option<Obstacle> {
+    let mut facts = collect(client, namespace, name).await.ok()?;
+    facts.flags = next::flags().in_namespace(Some(namespace).filter(|ns| *ns != client.default_namespace()));
+    let report = explain(&facts);
+    report.obstacle().map(|finding| Obstacle {
+        message: format!("{}: {}", finding.about, finding.message),
+        next: finding.next.clone(),
+        stuck: finding.outlook == Outlook::Stuck,
+    })
 }
 
 async fn collect(client: &Client, namespace: &str, name: &str) -> Result<Facts> {

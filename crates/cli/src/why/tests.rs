@@ -1,5 +1,7 @@
 //! Broken situations, each as the API shows it.
 
+use clap::CommandFactory as _;
+
 use super::{explain::Report, *};
 
 fn facts() -> Facts {
@@ -176,6 +178,131 @@ fn an_image_is_not_imported() {
     });
     check(&data(failing), not_yet, "dv/root", "failed 4 times: 404 Not Found", "source");
     check(&data(json!({ "phase": "Failed" })), not_yet, "dv/root", "could not be filled", "anew");
+}
+
+/// What can never work is told at once, and so is what is tried again.
+#[test]
+fn an_import_is_in_vain() {
+    let not_yet = "vm/a does not run: Provisioning.";
+    let volume = || json!({ "name": "d", "dataVolume": { "name": "root" } });
+    let data = |phase: &str, reason: &str, message: &str| Facts {
+        data_volumes: vec![json!({
+            "metadata": { "name": "root", "uid": "dv" },
+            "status": {
+                "phase": phase, "progress": "N/A",
+                "conditions": [{ "type": "Running", "status": "True", "reason": reason, "message": message }],
+            },
+        })],
+        ..waiting_for(volume())
+    };
+    let outlook = |facts: &Facts| explain(facts).obstacle().map(|finding| finding.outlook);
+    for (message, words, next, expected) in [
+        (
+            "0 MiB transferred; cannot connect to nowhere.example:443: failed to lookup address information: Name does not resolve",
+            "cannot be filled so far: cannot connect to nowhere.example:443",
+            "no server has this name",
+            Outlook::Stuck,
+        ),
+        (
+            "0 MiB transferred; cannot connect to h:80: Connection refused (os error 111)",
+            "Connection refused",
+            "the server runs",
+            Outlook::Doubtful,
+        ),
+        (
+            "0 MiB transferred; cannot connect to 127.0.0.1:80: Connection refused",
+            "127.0.0.1",
+            "importer's own",
+            Outlook::Stuck,
+        ),
+    ] {
+        let facts = data("ImportInProgress", "Retrying", message);
+        check(&facts, not_yet, "dv/root", words, next);
+        assert_eq!(outlook(&facts), Some(expected), "{message}");
+    }
+    for (message, next) in [
+        ("http://h/x answered 404 Not Found", "correct the URL"),
+        ("cannot connect to h:443: invalid peer certificate: UnknownIssuer", "certConfigMap"),
+        ("the image has the sha256 checksum a, not b", "checksum"),
+        ("the image is a disk of 9 bytes and the target has 3; ask for a larger disk", "--disk-size"),
+        ("the image needs qcow2 with encryption, which is not supported", "raw or qcow2"),
+    ] {
+        let facts = data("Failed", "SourceRefused", message);
+        check(&facts, not_yet, "dv/root", message, next);
+        check(&facts, not_yet, "dv/root", "could not be filled", "make it anew");
+        assert_eq!(outlook(&facts), Some(Outlook::Stuck), "{message}");
+    }
+    let refused = json!({
+        "metadata": { "name": "importer-root", "ownerReferences": [{ "kind": "DataVolume", "name": "root", "uid": "dv" }] },
+        "status": { "containerStatuses": [{ "image": "i", "state": { "waiting": {
+            "reason": "ErrImagePull", "message": "quay.io says that there is no such image, or that it is not for you",
+        } } }] },
+    });
+    let by_registry =
+        Facts { pods: vec![refused], ..data("ImportScheduled", "Pending", "the importer is being started") };
+    check(&by_registry, not_yet, "dv/root", "its importer does not start: ErrImagePull: quay.io", "login");
+    assert_eq!(outlook(&by_registry), Some(Outlook::Stuck));
+    let fine = data("ImportInProgress", "Pod is running", "3 of 9 MiB transferred, 1 MiB/s");
+    check(&fine, not_yet, "dv/root", "is being filled (ImportInProgress): 3 of 9 MiB", "wait for it");
+    assert_eq!(outlook(&fine), None);
+    let waits = data("Pending", "Pending", "the DataSource \"x\" does not exist, or names no claim of its namespace");
+    check(&waits, not_yet, "dv/root", "waits: the DataSource", "make, free or correct");
+}
+
+#[test]
+fn no_node_is_large_enough_or_of_that_architecture() {
+    let scheduling = "vm/a does not run yet: Scheduling.";
+    let node = json!({
+        "metadata": { "name": "n", "labels": { "kubernetes.io/arch": "amd64" } },
+        "status": { "allocatable": { "memory": "23Gi", "cpu": "4" } },
+    });
+    let asking = |spec: Value, message: &str| {
+        let condition = json!([{ "type": "PodScheduled", "status": "False", "message": message }]);
+        let mut pod = pod(json!({ "conditions": condition }));
+        pod["spec"] = spec;
+        Facts { pods: vec![pod], nodes: vec![node.clone()], ..starting() }
+    };
+    let memory = |memory: &str| json!({ "containers": [{ "resources": { "requests": { "memory": memory } } }] });
+    let full = "0/1 nodes are available: 1 Insufficient memory.";
+    let pod = "pod/virt-launcher-a";
+    let large = asking(memory("100Gi"), full);
+    check(&large, scheduling, pod, "asks for 100.0 GiB of memory; the largest node has 23.0 GiB", "memory.guest");
+    check(&asking(memory("2Gi"), full), scheduling, pod, full, "the nodes are full");
+    let foreign = json!({ "nodeSelector": { "kubernetes.io/arch": "arm64" }, "containers": [] });
+    let message = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.";
+    check(&asking(foreign, message), scheduling, pod, "no node has architecture arm64", "architecture");
+}
+
+#[test]
+fn the_network_is_not_taken_back() {
+    let mut deleted = vm("Always", json!({ "printableStatus": "Terminating" }));
+    deleted["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let mut instance = vmi("Running", json!([]));
+    instance["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let message = "cannot take network blue back: DEL: no plugin sriov in /opt/cni/bin";
+    let facts = Facts {
+        vm: Some(deleted),
+        vmi: Some(instance),
+        pods: vec![pod(json!({}))],
+        events: vec![event("Pod", "virt-launcher-a", "NetworkNotReleased", message)],
+        ..facts()
+    };
+    check(&facts, "vm/a is being deleted.", "vmi/a", "60 s", "");
+    check(&facts, "vm/a is being deleted.", "pod/virt-launcher-a", message, "install the network's plugin");
+    let without_pod = Facts {
+        pods: vec![],
+        events: vec![event("VirtualMachineInstance", "a", "NetworkNotReleased", message)],
+        ..facts
+    };
+    check(&without_pod, "vm/a is being deleted.", "vmi/a", message, "install the network's plugin");
+}
+
+#[test]
+fn next_steps_can_be_typed() {
+    let matches = crate::Cli::command().get_matches_from(["ferrovirt", "why", "a", "-n", "shop", "--data-dir", "/d"]);
+    let flags = next::Flags::of(&matches);
+    let stopped = Facts { vm: Some(vm("Manual", json!({ "printableStatus": "Stopped" }))), flags, ..facts() };
+    check(&stopped, "vm/a is off.", "vm/a", "nobody has started it", "ferrovirt start a -n shop --data-dir /d");
 }
 
 #[test]

@@ -9,10 +9,10 @@ use ferrovirt_api::{
     v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineSpec},
 };
 use ferrovirt_plan::{
-    storage::{User, claims_of},
+    storage::{Storage, User, claims_of},
     vm, vm_instance, vm_status,
 };
-use futures::StreamExt;
+use futures::{StreamExt, channel::mpsc};
 use k8s_openapi::{api::apps::v1::ControllerRevision, apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::{
     Api, Resource, ResourceExt,
@@ -21,9 +21,13 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::{Context, Error, status_patch, storage, versioned_patch};
+use crate::{Context, Error, again, references, status_patch, storage, versioned_patch};
 
-pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()> + Send + Sync + 'static) {
+pub(crate) async fn run(
+    context: Arc<Context>,
+    changed: mpsc::Receiver<storage::Key>,
+    shutdown: impl Future<Output = ()> + Send + Sync + 'static,
+) {
     context.cluster.ready().await;
     let vms = Api::<Folded<VirtualMachine>>::all(context.client.clone());
     let vmis = Api::<VirtualMachineInstance>::all(context.client.clone());
@@ -31,6 +35,7 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()
     context.metrics.set_machines(controller.store());
     controller
         .owns(vmis, watcher::Config::default())
+        .reconcile_on(references(changed))
         .graceful_shutdown_on(shutdown)
         .run(reconcile, on_error, context)
         .for_each(|result| async {
@@ -66,16 +71,34 @@ async fn reconcile(seen: Arc<Folded<VirtualMachine>>, context: Arc<Context>) -> 
     let templates = vm.spec.data_volume_templates.iter().filter_map(|t| Some((t.metadata.name.as_deref()?, true)));
     let uid = vm.uid().unwrap_or_default();
     let user = Some(User { name: &name, uid: &uid });
-    let claims = template.into_iter().flat_map(claims_of).chain(templates);
-    let storage = storage::read(client, &namespace, user, claims).await?;
-    let plan = vm::plan(&vm::Observed {
-        vm: &vm,
-        vmi: vmi.as_ref(),
-        started_from: started_from.as_ref(),
-        storage: &storage,
-        configuration: &context.cluster.configuration(),
-        now: Timestamp::now(),
-    });
+    let claims: Vec<_> = template.into_iter().flat_map(claims_of).chain(templates).collect();
+    let configuration = context.cluster.configuration();
+    let observe = |storage: &Storage| {
+        vm::plan(&vm::Observed {
+            vm: &vm,
+            vmi: vmi.as_ref(),
+            started_from: started_from.as_ref(),
+            storage,
+            configuration: &configuration,
+            now: Timestamp::now(),
+        })
+    };
+    let plan = match vm.metadata.deletion_timestamp {
+        Some(_) => {
+            context.volumes.forget(&namespace, &name);
+            observe(&Storage::default())
+        }
+        None => {
+            context.volumes.note(&namespace, &name, claims.iter().copied());
+            let heard =
+                context.volumes.is_ready().then(|| context.volumes.known(&namespace, user, claims.iter().copied()));
+            match heard.map(|storage| observe(&storage)) {
+                // What was heard is good enough to wait, and not to begin.
+                Some(plan) if !plan.creates() => plan,
+                _ => observe(&storage::read(client, &namespace, user, claims.iter().copied()).await?),
+            }
+        }
+    };
 
     let (mut notes, mut status) = (plan.notes, plan.status);
     let mut failed = None;
@@ -109,7 +132,7 @@ async fn reconcile(seen: Arc<Folded<VirtualMachine>>, context: Arc<Context>) -> 
     }
     match failed {
         Some(error) => Err(error),
-        None => Ok(plan.requeue.map_or_else(controller::Action::await_change, controller::Action::requeue)),
+        None => Ok(again(&context, plan.requeue)),
     }
 }
 

@@ -1,7 +1,9 @@
 //! The VirtualMachineInstance controller: the launcher pod, and the phases until the node agent takes over.
 
 mod kept_state;
+pub(crate) mod limits;
 pub(crate) mod made;
+mod unpaused;
 pub(crate) mod vsock;
 
 use std::{future::Future, sync::Arc, time::Duration};
@@ -11,11 +13,11 @@ use ferrovirt_api::{
     v1::{VirtualMachineInstance, values::virtual_machine_instance_condition_type as condition},
 };
 use ferrovirt_plan::{
-    Note, conditions, pod,
+    Note, conditions, consumer, pod,
     storage::{Storage, User, claims_of},
     vmi::{self, Action},
 };
-use futures::{Stream, StreamExt};
+use futures::{Stream, StreamExt, channel::mpsc};
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
     apimachinery::pkg::apis::meta::v1::Time,
@@ -23,19 +25,24 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, PatchParams, PostParams, Preconditions},
+    api::{DeleteParams, ListParams, PatchParams, PostParams, Preconditions},
     runtime::{WatchStreamExt, controller, watcher},
 };
 use serde_json::{Value, json};
 
-use crate::{Context, Error, status_patch, storage, versioned_patch};
+use crate::{Context, Error, again, references, status_patch, storage, versioned_patch};
 
 /// Between two tries to make a pod that the cluster refused.
 const REFUSED_AGAIN: Duration = Duration::from_secs(5);
 const SOON: Duration = Duration::from_millis(50);
 
-pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()> + Send + Sync + 'static) {
+pub(crate) async fn run(
+    context: Arc<Context>,
+    changed: mpsc::Receiver<storage::Key>,
+    shutdown: impl Future<Output = ()> + Send + Sync + 'static,
+) {
     context.cluster.ready().await;
+    context.limits.ready().await;
     let vmis = Api::<Folded<VirtualMachineInstance>>::all(context.client.clone());
     let pods = Api::<Pod>::all(context.client.clone());
     let released = released_nodes(context.client.clone());
@@ -45,6 +52,7 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: impl Future<Output = ()
     controller
         .owns(pods, launchers)
         .reconcile_all_on(released)
+        .reconcile_on(references(changed))
         .graceful_shutdown_on(shutdown)
         .run(reconcile, on_error, context)
         .for_each(|result| async {
@@ -59,15 +67,21 @@ async fn reconcile(
     seen: Arc<Folded<VirtualMachineInstance>>,
     context: Arc<Context>,
 ) -> Result<controller::Action, Error> {
-    let vmi = Box::new(seen.unfold().map_err(Error::Unfold)?);
+    let mut vmi = Box::new(seen.unfold().map_err(Error::Unfold)?);
     drop(seen);
+    // One that came past admission means the same. A default that cannot be leaves the rest as it is.
+    let cluster = &context.cluster;
+    let _ = ferrovirt_plan::defaults::instance(&mut vmi, &cluster.configuration(), &cluster.annotations());
     context.metrics.phases().observe(&vmi);
     if context.versions.is_stale(&vmi.metadata) {
         return Ok(controller::Action::await_change());
     }
     let namespace = vmi.namespace().ok_or(Error::Missing("namespace"))?;
     let pods = Api::<Pod>::namespaced(context.client.clone(), &namespace);
-    let pod = pods.get_opt(&pod::name(&vmi)).await?;
+    let pod = match pods.get_opt(&pod::name(&vmi)).await? {
+        None => recorded(&pods, &vmi).await?,
+        found => found,
+    };
     let uid = vmi.uid().ok_or(Error::Missing("uid"))?;
     let made = context.made.of(&uid);
     if made.as_ref().is_some_and(|pod| vmi.status.active_pods.contains_key(pod)) {
@@ -83,17 +97,16 @@ async fn reconcile(
     }
 
     let mut config = context.cluster.pod_config();
-    // Once there is a pod, it waits for its volumes itself.
-    let storage = match pod {
-        Some(_) => Storage::default(),
-        None => {
-            let owner = vmi.owner_references().iter().find(|owner| owner.kind == "VirtualMachine");
-            let user = owner.map(|owner| User { name: &owner.name, uid: &owner.uid });
-            storage::read(&context.client, &namespace, user, claims_of(&vmi.spec)).await?
+    match &pod {
+        Some(pod) if pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_none()) => {
+            config.unmet = context.cluster.unmet(pod);
         }
-    };
-    config.block_claims =
-        storage.claims.iter().filter(|(_, claim)| claim.block).map(|(name, _)| name.clone()).collect();
+        Some(_) => {}
+        None => {
+            let limits = context.limits.of(&namespace, &context.cluster.configuration());
+            (config.auto_cpu_limit, config.auto_memory_limit) = (limits.cpu, limits.memory);
+        }
+    }
     if pod.is_none() && vmi.metadata.deletion_timestamp.is_none() && ferrovirt_plan::kept_state::is_needed(&vmi.spec) {
         match kept_state::provide(&context, &namespace, &vmi).await {
             Ok(claim) => config.state_claim = Some(claim),
@@ -107,15 +120,47 @@ async fn reconcile(
     if pod.is_none() {
         config.vsock_cid = vsock::provide(&context, &vmi).await?;
     }
-    let plan = vmi::plan(&vmi::Observed {
-        vmi: &vmi,
-        pod: pod.as_ref(),
-        foreign: foreign.as_ref(),
-        config: &config,
-        storage: &storage,
-        node_gone: node_gone(&context, &vmi).await?,
-        now: Timestamp::now(),
-    });
+    let follows = vmi::follows_data_volumes(&vmi);
+    let consumer = match follows {
+        true => pods.get_opt(&consumer::name(&vmi)).await?,
+        false => None,
+    };
+    let node_gone = node_gone(&context, &vmi).await?;
+    let observe = |storage: &Storage| {
+        let mut config = config.clone();
+        config.block_claims =
+            storage.claims.iter().filter(|(_, claim)| claim.block).map(|(name, _)| name.clone()).collect();
+        vmi::plan(&vmi::Observed {
+            vmi: &vmi,
+            pod: pod.as_ref(),
+            foreign: foreign.as_ref(),
+            consumer: consumer.as_ref(),
+            config: &config,
+            storage,
+            node_gone,
+            now: Timestamp::now(),
+        })
+    };
+    // Once there is a pod, it waits for its volumes itself.
+    let waits = (pod.is_none() || follows) && vmi.metadata.deletion_timestamp.is_none();
+    let plan = match waits {
+        false => {
+            context.volumes.forget(&namespace, &vmi.name_any());
+            observe(&Storage::default())
+        }
+        true => {
+            context.volumes.note(&namespace, &vmi.name_any(), claims_of(&vmi.spec));
+            let owner = vmi.owner_references().iter().find(|owner| owner.kind == "VirtualMachine");
+            let user = owner.map(|owner| User { name: &owner.name, uid: &owner.uid });
+            let heard =
+                context.volumes.is_ready().then(|| context.volumes.known(&namespace, user, claims_of(&vmi.spec)));
+            match heard.map(|storage| observe(&storage)) {
+                // What was heard is good enough to wait, and not to begin.
+                Some(plan) if !plan.creates() => plan,
+                _ => observe(&storage::read(&context.client, &namespace, user, claims_of(&vmi.spec)).await?),
+            }
+        }
+    };
 
     // All that changes on the instance itself goes into one write: it has no status subresource, as upstream's.
     let mut patch = json!({});
@@ -128,8 +173,11 @@ async fn reconcile(
             (Err(Error::Api(kube::Error::Api(status))), Action::CreatePod(_)) if status.is_already_exists() => {
                 return Ok(controller::Action::requeue(SOON));
             }
+            (Err(Error::Api(kube::Error::Api(status))), Action::CreateConsumer(_)) if status.is_already_exists() => {}
             // A quota, a policy or a webhook of the cluster: for the user to solve, not a failure of ours.
-            (Err(Error::Api(kube::Error::Api(status))), Action::CreatePod(_)) if matches!(status.code, 403 | 422) => {
+            (Err(Error::Api(kube::Error::Api(status))), Action::CreatePod(_) | Action::CreateConsumer(_))
+                if matches!(status.code, 403 | 422) =>
+            {
                 return refused(&context, &vmi, "pod", &status.message).await;
             }
             (other, _) => other?,
@@ -146,7 +194,7 @@ async fn reconcile(
     for note in plan.notes {
         context.notes.publish(&vmi.object_ref(&()), note);
     }
-    Ok(plan.requeue.map_or_else(controller::Action::await_change, controller::Action::requeue))
+    Ok(again(&context, plan.requeue))
 }
 
 /// Says why there is no pod, or not what it needs, where users look, and tries again.
@@ -171,6 +219,17 @@ async fn refused(
         context.notes.publish(&vmi.object_ref(&()), Note::warning(REASON, message));
     }
     Ok(controller::Action::requeue(REFUSED_AGAIN))
+}
+
+/// A pod that was recorded under another name than the one that it would be given today. That none is there is only said when it is
+/// certain: a node's agent ends what has no pod.
+async fn recorded(pods: &Api<Pod>, vmi: &VirtualMachineInstance) -> Result<Option<Pod>, Error> {
+    if vmi.status.active_pods.is_empty() {
+        return Ok(None);
+    }
+    let made_for = format!("{}={}", names::CREATED_BY_LABEL, vmi.uid().unwrap_or_default());
+    let found = pods.list(&ListParams::default().labels(&made_for)).await?.items;
+    Ok(found.into_iter().find(|pod| pod.uid().is_some_and(|uid| vmi.status.active_pods.contains_key(&uid))))
 }
 
 /// True if the instance was on nodes, and an operator gave up every one of them.
@@ -234,6 +293,7 @@ async fn apply(
             patch["metadata"]["finalizers"] = json!(finalizers);
             context.made.forget(&vmi.uid().unwrap_or_default());
         }
+        Action::SetUnpaused { name, uid, unpaused } => unpaused::write(pods, name, uid, *unpaused).await?,
         Action::SetNode { node } => patch["metadata"]["labels"][names::NODE_NAME_LABEL] = json!(node),
         Action::CreatePod(pod) => {
             let made = pods.create(&PostParams::default(), pod).await?;
@@ -242,6 +302,7 @@ async fn apply(
             // Upstream's shape: a pod that no node has yet.
             patch["status"]["activePods"][uid] = json!("");
         }
+        Action::CreateConsumer(pod) => drop(pods.create(&PostParams::default(), pod).await?),
         Action::DeletePod { name, uid, resource_version } => {
             let params = DeleteParams {
                 preconditions: Some(Preconditions {

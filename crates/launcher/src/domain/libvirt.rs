@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::sync::{Notify, mpsc, watch};
 
-use super::{Action, Backend, DomainError, DomainEvent, NewDomain, Observed, Started, hearing, looking};
+use super::{Action, Backend, DomainError, DomainEvent, NewDomain, Observed, Started, deaf, hearing, looking, traffic};
 use crate::capabilities::{console_terminal, domain_facts};
 use crate::console::Console;
 use crate::filesystems::Filesystems;
@@ -48,6 +49,8 @@ const RESTART_MOST: Duration = Duration::from_secs(5);
 pub struct LibvirtBackend {
     link: watch::Receiver<Link>,
     name: Arc<Mutex<Option<String>>>,
+    /// True once the domain ran: before that, one that does not run is no news.
+    ran: Arc<AtomicBool>,
     pid_dir: PathBuf,
     guest: Guest,
     restart: Arc<Notify>,
@@ -83,6 +86,7 @@ impl LibvirtBackend {
         let backend = Self {
             link,
             name: Arc::new(Mutex::new(None)),
+            ran: Arc::default(),
             pid_dir: supervisor.runtime.pid_dir(&supervisor.dirs),
             guest: supervisor.runtime.guest(),
             restart: Arc::new(Notify::new()),
@@ -93,10 +97,17 @@ impl LibvirtBackend {
         };
         let connected = backend.agent.subscribe();
         tokio::spawn(guest::watch::follow(backend.clone(), backend.memory.clone(), connected, events.clone()));
+        let looking_events = events.clone();
         tokio::spawn(supervise(supervisor, sender, events, backend.clone()));
         if backend.guest == Guest::Container {
             tokio::spawn(hearing::watch(backend.clone()));
         }
+        let looker = backend.clone();
+        let look = move || {
+            let backend = looker.clone();
+            async move { if backend.ran.load(Ordering::Acquire) { backend.observe().await } else { None } }
+        };
+        tokio::spawn(deaf::watch(look, looking_events, ferrovirt_libvirt::deafness()));
         backend
     }
 
@@ -229,6 +240,7 @@ impl Backend for LibvirtBackend {
         let served = self.filesystems.serve(&new.filesystems).await?;
         let how = if new.paused { Start::Paused } else { Start::Running };
         domain.create(how).await?;
+        self.ran.store(true, Ordering::Release);
         served.keep();
         if let Some(events) = &self.silent {
             let first = if new.paused { Observed::Paused(PauseReason::Starting) } else { Observed::Running };
@@ -267,7 +279,9 @@ impl Backend for LibvirtBackend {
             GuestCall::Stats {} => {
                 let counters = self.domain().await?.stats().await?;
                 let counters = counters.into_iter().map(|(name, counter)| (name, json_of(counter)));
-                Ok(Value::Object(counters.collect()).to_string())
+                let mut counters: serde_json::Map<String, Value> = counters.collect();
+                traffic::add(&mut counters);
+                Ok(Value::Object(counters).to_string())
             }
             call => guest::answer(self, &self.memory, call).await,
         }

@@ -2,9 +2,11 @@
 //!
 //! [`Backend`] is the seam between the launcher's logic and libvirt; tests put a fake behind it.
 
+mod deaf;
 mod hearing;
 pub mod libvirt;
 mod looking;
+mod traffic;
 
 use std::future::Future;
 

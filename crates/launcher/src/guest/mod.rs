@@ -21,11 +21,14 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::domain::DomainError;
+use crate::lifecycle::later;
 
 /// For one command. A guest under emulation on a busy host needs its time.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Freezing flushes every file system first.
 const FREEZE_PATIENCE: Duration = Duration::from_secs(60);
+/// Of each stream of a command. One byte can become six in JSON.
+const MOST_OUTPUT: usize = 512 << 10;
 const EXEC_POLL_FIRST: Duration = Duration::from_millis(50);
 const EXEC_POLL_MOST: Duration = Duration::from_secs(1);
 
@@ -90,7 +93,7 @@ async fn exec<A: Agent>(
     args: &[String],
     timeout: Duration,
 ) -> Result<ExecResult, DomainError> {
-    let deadline = Instant::now() + timeout.max(Duration::from_secs(1));
+    let deadline = later(Instant::now(), timeout.max(Duration::from_secs(1)));
     let arguments = json!({"path": command, "arg": args, "capture-output": true});
     let started = agent.command(json!({"execute": "guest-exec", "arguments": arguments}), PATIENCE).await?;
     let pid = started.get("pid").and_then(Value::as_i64).ok_or_else(|| strange("guest-exec", &started))?;
@@ -115,9 +118,12 @@ async fn exec<A: Agent>(
     }
 }
 
+/// What a command wrote. Who asked gets the beginning of it: the answer has to fit into a frame.
 fn output(status: &Value, key: &str) -> String {
     let bytes = status.get(key).and_then(Value::as_str).and_then(|text| STANDARD.decode(text).ok());
-    String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()
+    let mut bytes = bytes.unwrap_or_default();
+    bytes.truncate(MOST_OUTPUT);
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 async fn freeze<A: Agent>(agent: &A, memory: &Memory, timeout: Duration) -> Result<(), DomainError> {
@@ -170,6 +176,7 @@ fn encode<T: serde::Serialize>(value: &T) -> Result<String, DomainError> {
 }
 
 fn strange(command: &str, answer: &Value) -> DomainError {
+    let answer: String = answer.to_string().chars().take(200).collect();
     DomainError::Agent(format!("{command} was answered with {answer}"))
 }
 

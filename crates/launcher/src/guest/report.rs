@@ -11,13 +11,24 @@ use serde_json::{Value, json};
 use super::{Agent, PATIENCE, is_frozen};
 use crate::domain::DomainError;
 
+/// How much of each thing is taken. A guest says what it likes, and all of it goes into objects that have to stay writable: the
+/// end of the machine is written to the same ones.
+const ENTRIES: usize = 128;
+/// Addresses of one interface.
+const PARTS: usize = 32;
+/// Disks of one file system.
+const DISKS: usize = 8;
+/// Characters.
+const TEXT: usize = 256;
+const SHORT: usize = 64;
+
 pub async fn read<A: Agent>(agent: &A) -> Result<GuestReport, DomainError> {
     let info = agent.command(json!({"execute": "guest-info"}), PATIENCE).await?;
     let facts = facts(agent).await?;
     let mut report = GuestReport { facts, ..self::info(&info) };
     if !report.facts.frozen {
-        report.users = list(&ask(agent, "guest-get-users").await, user);
-        report.filesystems = list(&ask(agent, "guest-get-fsinfo").await, filesystem);
+        report.users = list(&ask(agent, "guest-get-users").await, ENTRIES, user);
+        report.filesystems = list(&ask(agent, "guest-get-fsinfo").await, ENTRIES, filesystem);
     }
     Ok(report)
 }
@@ -38,7 +49,7 @@ pub async fn facts<A: Agent>(agent: &A) -> Result<GuestFacts, DomainError> {
         hostname: text(&host, "host-name"),
         timezone: timezone(&zone),
         os: self::os(&os),
-        interfaces: list(&interfaces, interface),
+        interfaces: list(&interfaces, ENTRIES, interface),
         frozen: false,
     })
 }
@@ -59,7 +70,11 @@ fn info(value: &Value) -> GuestReport {
         let enabled = value.get("enabled").and_then(Value::as_bool).unwrap_or(false);
         Some(AgentCommand { name: text(value, "name"), enabled })
     };
-    GuestReport { agent_version: text(value, "version"), commands: list(commands, command), ..Default::default() }
+    GuestReport {
+        agent_version: text(value, "version"),
+        commands: list(commands, 2 * ENTRIES, command),
+        ..Default::default()
+    }
 }
 
 fn os(value: &Value) -> GuestOs {
@@ -77,7 +92,7 @@ fn os(value: &Value) -> GuestOs {
 
 /// As upstream shows it: the zone's name and its offset in seconds.
 fn timezone(value: &Value) -> String {
-    let zone = text(value, "zone");
+    let zone = short(value, "zone");
     match value.get("offset").and_then(Value::as_i64) {
         Some(offset) if zone.is_empty() => offset.to_string(),
         Some(offset) => format!("{zone}, {offset}"),
@@ -86,14 +101,14 @@ fn timezone(value: &Value) -> String {
 }
 
 fn interface(value: &Value) -> Option<GuestInterface> {
-    let name = text(value, "name");
+    let name = short(value, "name");
     if name == "lo" {
         return None;
     }
     let addresses = value.get("ip-addresses").unwrap_or(&Value::Null);
-    let address = |value: &Value| Some(text(value, "ip-address")).filter(|address| !address.is_empty());
-    let mac = text(value, "hardware-address").to_lowercase();
-    Some(GuestInterface { name, mac, addresses: list(addresses, address) })
+    let one = |value: &Value| Some(address(value, "ip-address")).filter(|address| !address.is_empty());
+    let mac = address(value, "hardware-address").to_lowercase();
+    Some(GuestInterface { name, mac, addresses: list(addresses, PARTS, one) })
 }
 
 fn user(value: &Value) -> Option<GuestUser> {
@@ -106,21 +121,35 @@ fn user(value: &Value) -> Option<GuestUser> {
 
 fn filesystem(value: &Value) -> Option<GuestFilesystem> {
     let bytes = |key: &str| value.get(key).and_then(Value::as_i64).unwrap_or_default();
-    let disk = |value: &Value| Some(GuestDisk { serial: text(value, "serial"), bus: text(value, "bus-type") });
+    let disk = |value: &Value| Some(GuestDisk { serial: short(value, "serial"), bus: short(value, "bus-type") });
     Some(GuestFilesystem {
         name: text(value, "name"),
         mount_point: text(value, "mountpoint"),
         kind: text(value, "type"),
         used_bytes: bytes("used-bytes"),
         total_bytes: bytes("total-bytes"),
-        disks: list(value.get("disk").unwrap_or(&Value::Null), disk),
+        disks: list(value.get("disk").unwrap_or(&Value::Null), DISKS, disk),
     })
 }
 
-fn list<T>(value: &Value, one: impl Fn(&Value) -> Option<T>) -> Vec<T> {
-    value.as_array().into_iter().flatten().filter_map(one).collect()
+fn list<T>(value: &Value, most: usize, one: impl Fn(&Value) -> Option<T>) -> Vec<T> {
+    value.as_array().into_iter().flatten().filter_map(one).take(most).collect()
 }
 
 fn text(value: &Value, key: &str) -> String {
-    value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
+    cut(value, key, TEXT)
+}
+
+fn short(value: &Value, key: &str) -> String {
+    cut(value, key, SHORT)
+}
+
+/// Addresses of any kind.
+fn address(value: &Value, key: &str) -> String {
+    cut(value, key, SHORT).chars().filter(char::is_ascii_graphic).collect()
+}
+
+fn cut(value: &Value, key: &str, most: usize) -> String {
+    let text = value.get(key).and_then(Value::as_str).unwrap_or_default();
+    text.chars().filter(|character| !character.is_control()).take(most).collect()
 }

@@ -193,3 +193,51 @@ async fn no_answer_of_a_guest_breaks_its_launcher() {
         }
     }
 }
+
+/// A guest that says as much as it can of everything.
+#[tokio::test(start_paused = true)]
+async fn what_a_guest_says_has_a_bound() {
+    let long = "\u{1}\"\u{1f600}".repeat(500);
+    let address = json!({"ip-address": "\"".repeat(500)});
+    let interface = json!({"name": long, "hardware-address": long, "ip-addresses": vec![address; 40]});
+    let disk = json!({"serial": long, "bus-type": long});
+    let filesystem = json!({"name": long, "mountpoint": long, "type": long, "disk": vec![disk; 40]});
+    let output = STANDARD.encode("\u{1}".repeat(10 << 20));
+    let mut answers = debian();
+    for (command, answer) in [
+        ("guest-get-host-name", json!({"host-name": long})),
+        ("guest-get-timezone", json!({"zone": long})),
+        (
+            "guest-get-osinfo",
+            json!({"id": long, "name": long, "pretty-name": long, "version": long, "version-id": long,
+            "kernel-release": long, "kernel-version": long, "machine": long}),
+        ),
+        ("guest-network-get-interfaces", json!(vec![interface; 150])),
+        ("guest-get-users", json!(vec![json!({"user": long, "domain": long}); 1000])),
+        ("guest-get-fsinfo", json!(vec![filesystem; 150])),
+        (
+            "guest-info",
+            json!({"version": long, "supported_commands": vec![json!({"name": long, "enabled": true}); 1000]}),
+        ),
+        ("guest-exec", json!({"pid": 1})),
+        ("guest-exec-status", json!({"exited": true, "exitcode": 0, "out-data": output, "err-data": output})),
+    ] {
+        answers[command] = json!([answer]);
+    }
+    let agent = FakeAgent::new(answers);
+    let facts = report::facts(&agent).await.unwrap();
+    assert_eq!((facts.interfaces.len(), facts.interfaces[0].addresses.len()), (128, 32));
+    // An API server stores a megabyte and a half.
+    let state = serde_json::to_vec(&facts).unwrap().len();
+    assert!(state < 800_000, "{state}");
+    for call in [GuestCall::Report {}, GuestCall::Exec { command: "x".into(), args: vec![], timeout_seconds: 1 }] {
+        let text = answer(&agent, &Memory::default(), call.clone()).await.unwrap();
+        let reply =
+            ferrovirt_machine::protocol::ServerFrame::Reply { id: 1, version: None, text: Some(text), error: None };
+        let frame = ferrovirt_machine::protocol::encode(&reply).map(|bytes| bytes.len());
+        assert!(frame.is_ok(), "{call:?}: {frame:?}");
+    }
+    // A time that nobody lives to see is no reason to panic.
+    let forever = GuestCall::Exec { command: "x".into(), args: vec![], timeout_seconds: u64::MAX };
+    answer(&agent, &Memory::default(), forever).await.unwrap();
+}

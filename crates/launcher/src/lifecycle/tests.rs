@@ -132,6 +132,35 @@ fn a_shorter_grace_period_counts() {
     check(after(running(), vec![(shutdown(0), "ShuttingDown background Destroy")]));
 }
 
+/// An API takes any number of seconds.
+#[test]
+fn no_grace_period_is_too_long() {
+    for grace in [i64::MAX as u64, u64::MAX] {
+        let forever = MachineSpec { uid: "u".into(), grace_seconds: grace, ..MachineSpec::default() };
+        let end = check(vec![
+            (In::Ask(Request::Sync { spec: Box::new(forever.clone()) }), "Starting start"),
+            (In::Started(false), "Running -"),
+            (In::Terminate, "ShuttingDown Shutdown"),
+            (shutdown(grace), "ShuttingDown done"),
+            (In::Tick(1_000_000), "ShuttingDown Shutdown"),
+            (shutdown(1), "ShuttingDown done"),
+            (In::Tick(1_000_002), "ShuttingDown Destroy"),
+        ]);
+        assert!(end.deadline().is_none());
+    }
+}
+
+#[test]
+fn what_others_say_has_a_bound() {
+    let mut lifecycle = Lifecycle::default();
+    let long = "é".repeat(1 << 20);
+    lifecycle.event(DomainEvent::Credentials(Err(long.clone())));
+    lifecycle.event(DomainEvent::IoError { disk: long.clone(), reason: long.clone() });
+    lifecycle.event(DomainEvent::FilesystemLost { tag: "t".into(), why: long });
+    let state = serde_json::to_vec(lifecycle.state()).unwrap();
+    assert!(state.len() < 16 << 10, "{}", state.len());
+}
+
 #[test]
 fn pausing() {
     let paused = || In::Event(DomainEvent::Suspended(PauseReason::User));

@@ -76,15 +76,21 @@ pub struct DaemonCommand {
     pub socket: PathBuf,
 }
 
-/// The daemon's private directories, all below one that belongs to us.
+/// The daemon's private directories, all below one that belongs to us, and what it logs.
 #[derive(Debug, Clone)]
 pub struct Dirs {
     base: PathBuf,
+    log_filters: Option<String>,
 }
 
 impl Dirs {
     pub fn new(base: impl Into<PathBuf>) -> Self {
-        Self { base: base.into() }
+        Self { base: base.into(), log_filters: None }
+    }
+
+    /// What the daemon logs beside warnings.
+    pub fn with_log_filters(self, log_filters: Option<String>) -> Self {
+        Self { log_filters, ..self }
     }
 
     pub fn base(&self) -> &Path {

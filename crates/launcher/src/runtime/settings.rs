@@ -19,14 +19,23 @@ admin_min_workers = 1
 admin_max_workers = 1
 admin_max_clients = 1
 log_level = 3
-log_outputs = "3:stderr"
 auth_unix_rw = "none"
 "#;
+
+/// What goes to the log of the pod: warnings, or what filters let through.
+fn log_conf(filters: Option<&str>) -> String {
+    // A quotation mark would end the value, and what follows would be settings.
+    match filters.filter(|filters| !filters.contains(['"', '\\']) && !filters.contains(char::is_control)) {
+        Some(filters) => format!("log_outputs = \"1:stderr\"\nlog_filters = \"{filters}\"\n"),
+        None => "log_outputs = \"3:stderr\"\n".to_owned(),
+    }
+}
 
 /// Writes the daemon's configuration, and links the one driver it shall load: the monolithic daemon loads every one it finds, and
 /// networks, storage pools and node devices cost memory and start-up time that no machine here uses.
 pub(super) fn write(dirs: &Dirs, driver: &str) -> io::Result<()> {
-    fs::write(daemon_conf(dirs), format!("unix_sock_dir = \"{}\"\n{DAEMON_CONF}", dirs.base().display()))?;
+    let log_conf = log_conf(dirs.log_filters.as_deref());
+    fs::write(daemon_conf(dirs), format!("unix_sock_dir = \"{}\"\n{DAEMON_CONF}{log_conf}", dirs.base().display()))?;
     match find_driver(driver).map(|found| symlink(found, dirs.drivers().join(driver))) {
         Some(Err(error)) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),
@@ -75,4 +84,20 @@ pub(super) fn missing(what: &str, hypervisor: &str) -> io::Error {
 
 fn daemon_conf(dirs: &Dirs) -> PathBuf {
     dirs.base().join("daemon.conf")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_are_one_setting_and_become_no_other() {
+        let plain = "log_outputs = \"3:stderr\"\n";
+        let with = |filters: &str| format!("log_outputs = \"1:stderr\"\nlog_filters = \"{filters}\"\n");
+        assert_eq!(log_conf(None), plain);
+        assert_eq!(log_conf(Some("1:qemu 3:*")), with("1:qemu 3:*"));
+        for evil in ["1:qemu\"\nauth_unix_rw = \"none", "1:qemu\\", "1:\nqemu"] {
+            assert_eq!(log_conf(Some(evil)), plain, "{evil:?}");
+        }
+    }
 }

@@ -17,7 +17,7 @@ const CONFIG_DRIVE_SEED: &str = "/var/lib/cloud/seed/config_drive";
 
 pub(super) fn convert(vmi: &VirtualMachineInstance, ctx: &Context) -> Result<MachineSpec, Vec<FieldError>> {
     let mut c = Conversion { vmi, ctx, prepare: Vec::new(), errors: Vec::new() };
-    let topology = cpu::topology(vmi);
+    let topology = cpu::topology(&vmi.spec.domain);
     let vcpus = cpu::vcpus(&topology);
     let mut container = Container { init: vec![INIT.into()], ids: ctx.guest_ids, ..Container::default() };
     if container.ids.count == 0 {

@@ -1,6 +1,6 @@
 //! CPU model, topology and features.
 
-use ferrovirt_api::v1::{self, VirtualMachineInstance};
+use ferrovirt_api::v1::{self, DomainSpec};
 
 use super::{Conversion, arch, memory, resource};
 use crate::spec::{Cpu, CpuFeature, CpuMode, NumaCell, Topology, VcpuSlot};
@@ -10,7 +10,7 @@ const HOST_PASSTHROUGH: &str = "host-passthrough";
 
 pub(super) fn convert(c: &mut Conversion<'_>) -> Cpu {
     let spec_cpu = c.vmi.spec.domain.cpu.as_ref();
-    let requested = topology(c.vmi);
+    let requested = topology(&c.vmi.spec.domain);
     let (topology, vcpus, slots) = with_hotplug(c, requested, spec_cpu);
     let cpu =
         Cpu { mode: mode(c, spec_cpu), features: features(c, spec_cpu), topology, vcpus, slots, ..Cpu::default() };
@@ -18,8 +18,7 @@ pub(super) fn convert(c: &mut Conversion<'_>) -> Cpu {
 }
 
 /// The topology the VMI asks for, without room to grow.
-pub(crate) fn topology(vmi: &VirtualMachineInstance) -> Topology {
-    let domain = &vmi.spec.domain;
+pub(crate) fn topology(domain: &DomainSpec) -> Topology {
     let (cores, sockets, threads) = domain.cpu.as_ref().map_or((0, 0, 0), |cpu| (cpu.cores, cpu.sockets, cpu.threads));
     if (cores, sockets, threads) != (0, 0, 0) {
         return Topology { sockets: sockets.max(1), cores: cores.max(1), threads: threads.max(1) };

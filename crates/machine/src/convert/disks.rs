@@ -20,7 +20,7 @@ pub(super) fn convert(c: &mut Conversion<'_>) -> Vec<Disk> {
     let mut next_automatic = 1;
     let mut next_dedicated = threads.as_ref().map_or(1, |threads| threads.automatic + 1);
     let multi_queue = c.vmi.spec.domain.devices.block_multi_queue == Some(true);
-    let queues = multi_queue.then(|| cpu::vcpus(&cpu::topology(c.vmi)).max(1));
+    let queues = multi_queue.then(|| cpu::vcpus(&cpu::topology(&c.vmi.spec.domain)).max(1));
     let mut namer = DeviceNamer::new(c.vmi);
 
     let mut disks = Vec::new();
@@ -287,7 +287,7 @@ pub(super) fn scsi_thread(c: &Conversion<'_>) -> Option<(u32, u32)> {
     }
     let shared = disks.iter().filter(|disk| bus_of(disk) == "virtio" && !io_threads::is_dedicated(disk)).count();
     let thread = u32::try_from(shared).unwrap_or(0) % automatic + 1;
-    Some((thread, cpu::vcpus(&cpu::topology(c.vmi)).max(1)))
+    Some((thread, cpu::vcpus(&cpu::topology(&c.vmi.spec.domain)).max(1)))
 }
 
 impl Conversion<'_> {

@@ -109,5 +109,5 @@ fn passt(c: &mut Conversion<'_>, field: &str, source: &v1::Interface) -> Option<
 
 fn queues(c: &Conversion<'_>) -> Option<u32> {
     let wanted = c.vmi.spec.domain.devices.network_interface_multiqueue == Some(true);
-    wanted.then(|| cpu::vcpus(&cpu::topology(c.vmi)).min(MAX_QUEUES))
+    wanted.then(|| cpu::vcpus(&cpu::topology(&c.vmi.spec.domain)).min(MAX_QUEUES))
 }

@@ -64,7 +64,12 @@ pub(super) fn attach(c: &mut Conversion<'_>, position: usize, disk: &mut Disk) {
         disk.source = file(path.clone());
         match Quantity::try_from(&empty.capacity) {
             Ok(size) => {
-                c.prepare(Preparation::EmptyDisk { path, format: DiskFormat::Qcow2, bytes: size.as_bytes() });
+                // Whole mebibytes, as upstream: a smaller one has none at all, so it stays as it is.
+                let bytes = match size.as_bytes() {
+                    bytes if bytes >= 1 << 20 => bytes & !((1 << 20) - 1),
+                    bytes => bytes,
+                };
+                c.prepare(Preparation::EmptyDisk { path, format: DiskFormat::Qcow2, bytes });
             }
             Err(error) => c.refuse(format!("{field}.emptyDisk.capacity"), error.to_string()),
         }

@@ -61,6 +61,11 @@ impl Hypervisor for CloudHypervisor {
     }
 
     /// The hypervisor has a balloon; libvirt's driver refuses the device.
+    /// Its libvirt driver takes no log beside the socket.
+    fn logs_console(&self) -> bool {
+        false
+    }
+
     fn supports_memory_ballooning(&self) -> bool {
         false
     }

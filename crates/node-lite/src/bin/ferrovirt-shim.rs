@@ -1,4 +1,4 @@
-//! `pod-shim`, `pod-init`, `pod-users` and `pod-exec` alone. One shim stays in memory for each VM, and the relocations of the full `ferrovirt`
+//! `pod-shim`, `pod-init`, `pod-users`, `pod-sidecar` and `pod-exec` alone. One shim stays in memory for each VM, and the relocations of the full `ferrovirt`
 //! binary would cost each of them megabytes, so `up` prefers this small program when it is installed beside it.
 
 fn main() {
@@ -7,7 +7,9 @@ fn main() {
         Some("pod-shim") => ferrovirt_node_lite::shim_main(args),
         Some("pod-init") => ferrovirt_node_lite::init_main(args),
         Some("pod-users") => ferrovirt_node_lite::users_main(),
+        Some("pod-sidecar") => ferrovirt_node_lite::sidecar_main(args),
         Some("pod-exec") => ferrovirt_node_lite::exec_main(args),
+        Some("pod-session") => ferrovirt_node_lite::session_main(args),
         _ => {
             eprintln!(
                 "this program is started by ferrovirt up: pod-shim DIR ATTEMPT | pod-init DIR | pod-exec DIR COMMAND"

@@ -69,6 +69,10 @@ pub(crate) async fn run(
             }
             Some(request) = requests.recv() => {
                 cluster.take(request, &mut waiting);
+                if !waiting.is_empty() && requests.is_empty() {
+                    // A machine waits for this.
+                    due = Some(Instant::now());
+                }
                 Ok(true)
             }
             Ok(()) = names.changed() => Ok(true),

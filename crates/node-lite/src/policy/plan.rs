@@ -19,6 +19,7 @@ use k8s_openapi::api::networking::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use sha2::{Digest, Sha256};
 
 use super::select::matches;
 use super::{Facts, PodFacts};
@@ -285,7 +286,7 @@ impl<'a> Plan<'a> {
             .collect();
         texts.sort();
         texts.dedup();
-        let name = format!("peers-{}", hash(&texts));
+        let name = format!("peers-{}", digest(&texts));
         if self.sets.insert(name.clone()) {
             let mut members: BTreeSet<IpAddr> = BTreeSet::new();
             for peer in selectors {
@@ -320,7 +321,7 @@ impl<'a> Plan<'a> {
 
     /// The set of every pod's port of a name, for policies that say where their pods may go by it.
     fn named_ports(&mut self, port: &str, protocol: u8) -> String {
-        let name = format!("ports-{}", hash(&(port, protocol)));
+        let name = format!("ports-{}", digest(&[port, &protocol.to_string()]));
         if self.sets.insert(name.clone()) {
             for family in FAMILIES {
                 let mut members = vec![];
@@ -430,6 +431,16 @@ fn place(family: Family) -> [Field; 3] {
 
 fn named(set: &str, family: Family) -> String {
     if family == Family::Ipv6 { format!("{set}-6") } else { set.to_owned() }
+}
+
+/// Of what tenants write: whoever could make two of them meet would say who may reach somebody else.
+fn digest(texts: &[impl AsRef<str>]) -> String {
+    let mut digest = Sha256::new();
+    for text in texts {
+        digest.update((text.as_ref().len() as u64).to_le_bytes());
+        digest.update(text.as_ref());
+    }
+    digest.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn hash(what: &impl Hash) -> String {

@@ -19,6 +19,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
+use super::balancer::Balancer;
 use super::endpoints::{self, MANAGED_BY, MANAGER, PodFacts};
 use super::legacy;
 use super::mirror::Mirror;
@@ -31,7 +32,10 @@ use crate::events::Events;
 const GATHER: Duration = Duration::from_millis(10);
 /// How often rules that somebody may have removed are written again.
 const REPAIR: Duration = Duration::from_secs(60);
+/// After something failed: at first, and at most. What cannot be written stays so for a while, and a table that fails is not
+/// worth a try each second.
 const RETRY: Duration = Duration::from_secs(1);
+const LAST_RETRY: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 struct Cluster {
@@ -50,9 +54,10 @@ pub(crate) async fn run(client: kube::Client, mut proxy: Proxy, events: Events, 
     let mut slices = pin!(watcher(Api::<EndpointSlice>::all(client.clone()), config.clone()).default_backoff());
     let mut pods = pin!(watcher(Api::<Pod>::all(client.clone()), config.clone()).default_backoff());
     let mut endpoints = pin!(watcher(Api::<Endpoints>::all(client.clone()), config).default_backoff());
-    let (mut cluster, mut ports) = (Cluster::default(), Ports::default());
+    let (mut cluster, mut ports, mut balancer) = (Cluster::default(), Ports::default(), Balancer::default());
     let mut repair = tokio::time::interval(REPAIR);
     let mut due: Option<tokio::time::Instant> = None;
+    let mut retry = Retry(RETRY);
     loop {
         let mut force = false;
         let changed = tokio::select! {
@@ -79,13 +84,30 @@ pub(crate) async fn run(client: kube::Client, mut proxy: Proxy, events: Events, 
         let Some(view) = cluster.view() else { continue };
         views.send_replace(Arc::new(view.clone()));
         ports.sync(&view, force, &events);
-        if let Err(error) = proxy.sync(&view, force) {
+        let ruled = proxy.sync(&view, force);
+        if let Err(error) = &ruled {
             tracing::error!(%error, "cannot set the rules of services");
-            due = Some(tokio::time::Instant::now() + RETRY);
         }
-        if cluster.reconcile(&client, &view).await.is_err() {
-            due = Some(tokio::time::Instant::now() + RETRY);
+        let balanced = match proxy.limits() {
+            Ok(limits) => balancer.sync(&client, &view, &limits, &events).await,
+            Err(_) => Err(()),
+        };
+        if cluster.reconcile(&client, &view).await.is_err() || ruled.is_err() || balanced.is_err() {
+            due = Some(tokio::time::Instant::now() + retry.failed());
+        } else {
+            retry = Retry(RETRY);
         }
+    }
+}
+
+/// How long to wait after the next failure.
+struct Retry(Duration);
+
+impl Retry {
+    fn failed(&mut self) -> Duration {
+        let pause = self.0;
+        self.0 = (pause * 2).min(LAST_RETRY);
+        pause
     }
 }
 
@@ -210,4 +232,16 @@ fn same(current: &EndpointSlice, wanted: &EndpointSlice) -> bool {
         && ports(current) == ports(wanted)
         && current.metadata.labels == wanted.metadata.labels
         && current.metadata.owner_references == wanted.metadata.owner_references
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_is_not_tried_each_second_for_ever() {
+        let mut retry = Retry(RETRY);
+        let seconds: Vec<u64> = (0..8).map(|_| retry.failed().as_secs()).collect();
+        assert_eq!(seconds, [1, 2, 4, 8, 16, 32, 60, 60]);
+    }
 }

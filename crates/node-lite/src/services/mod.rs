@@ -1,6 +1,7 @@
 //! Services of the embedded cluster: which pods are behind each (endpoint slices), how packets get there (nftables), and
 //! the view of both that DNS answers from. On Kubernetes, its own controllers and kube-proxy do this.
 
+pub(crate) mod balancer;
 mod controller;
 pub(crate) mod endpoints;
 mod legacy;

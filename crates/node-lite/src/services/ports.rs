@@ -74,7 +74,7 @@ fn reserve((protocol, number): Port) -> nix::Result<OwnedFd> {
     Ok(socket)
 }
 
-fn about(service: &Service) -> ObjectReference {
+pub(super) fn about(service: &Service) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Service".to_owned()),

@@ -16,12 +16,19 @@ pub(crate) struct Proxy {
     table: String,
     network: Arc<Network>,
     external: Vec<Net>,
+    balancer: Vec<Net>,
     applied: Option<(Vec<Target>, Vec<Program>)>,
 }
 
 impl Proxy {
     pub fn new(config: &Config, network: Arc<Network>) -> Self {
-        Self { table: table_name(&config.instance), network, external: config.external_ips.clone(), applied: None }
+        Self {
+            table: table_name(&config.instance),
+            network,
+            external: config.external_ips.clone(),
+            balancer: config.load_balancer_ips.clone(),
+            applied: None,
+        }
     }
 
     /// Brings the kernel's rules in line with the view. Somebody else may have removed them: with `check`, that is looked at.
@@ -55,10 +62,11 @@ impl Proxy {
         Ok(())
     }
 
-    fn limits(&self) -> io::Result<Limits> {
+    pub fn limits(&self) -> io::Result<Limits> {
         Ok(Limits {
             own: self.network.pods.iter().chain(&self.network.services).copied().collect(),
             external: self.external.clone(),
+            balancer: self.balancer.clone(),
             machine: link::all_addresses()?.into_iter().map(|(_, address, _)| address).collect(),
         })
     }

@@ -8,7 +8,7 @@ use ferrovirt_net::nft::{self, Family, Field, Hook, Key as Element, Net, Pick, P
 use k8s_openapi::api::core::v1::{Service, ServicePort};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-use super::{Key, SERVICE_NAME, View};
+use super::{Key, SERVICE_NAME, View, balancer};
 
 /// One port of one service.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,8 +17,14 @@ pub(crate) struct Target {
     pub chain: String,
     /// The service's own addresses.
     pub addresses: Vec<IpAddr>,
-    /// Addresses that it was given by hand or by a load balancer, which others know it by.
+    /// Addresses that it was given by hand, which others know it by.
     pub external: Vec<IpAddr>,
+    /// Those of its load balancer.
+    pub balanced: Vec<IpAddr>,
+    /// And those of them that are this machine's own: there it has its ports and no more.
+    pub local: Vec<IpAddr>,
+    /// Who reaches it at the addresses of its load balancer, if not everybody.
+    pub sources: Option<Vec<Net>>,
     pub port: u16,
     /// The port on every address of this machine.
     pub node_port: Option<u16>,
@@ -43,6 +49,8 @@ pub(crate) struct Limits {
     pub own: Vec<Net>,
     /// What an administrator lets services have as `externalIPs`.
     pub external: Vec<Net>,
+    /// And what services of the type LoadBalancer are given.
+    pub balancer: Vec<Net>,
     /// The addresses of this machine. Services lead there only if they are of the system.
     pub machine: BTreeSet<IpAddr>,
 }
@@ -63,6 +71,8 @@ pub(crate) fn targets(view: &View, limits: &Limits) -> Vec<Target> {
         let Some(spec) = &service.spec else { continue };
         let addresses: Vec<IpAddr> = spec.cluster_ips.iter().flatten().filter_map(|text| text.parse().ok()).collect();
         let external = external(service, limits);
+        let (local, balanced) = balanced(service, limits);
+        let sources = sources(service);
         let slices = slices.get(&(key.0.as_str(), key.1.as_str())).map(Vec::as_slice).unwrap_or_default();
         for port in spec.ports.iter().flatten() {
             let node_port = port.node_port.and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0);
@@ -78,6 +88,9 @@ pub(crate) fn targets(view: &View, limits: &Limits) -> Vec<Target> {
                 chain: chain(key, number, protocol),
                 addresses: addresses.clone(),
                 external: external.clone(),
+                balanced: balanced.clone(),
+                local: local.clone(),
+                sources: sources.clone(),
                 port: number,
                 node_port,
                 protocol,
@@ -105,6 +118,7 @@ pub(crate) fn program(name: &str, network: &Network, targets: &[Target]) -> Prog
     let service = [Field::Destination(family), Field::Protocol, Field::DestinationPort];
     let node_port = [Field::Protocol, Field::DestinationPort];
     program.rule("prerouting", Rule::new().from_group(network.pods).dispatch(&service, "services"));
+    program.rule("prerouting", Rule::new().destination_is_local().dispatch(&service, "balancers"));
     program.rule("prerouting", Rule::new().destination_is_local().jump("node-ports"));
     // What has an address of this machine is this machine's, whatever services say. And what this machine itself sends goes
     // where it is addressed to.
@@ -114,19 +128,32 @@ pub(crate) fn program(name: &str, network: &Network, targets: &[Target]) -> Prog
     program.rule("output", from_here(family).destination_is_local().jump("node-ports"));
     program.rule("node-ports", Rule::new().dispatch(&node_port, "node-ports"));
     let (mut services, mut external, mut node_ports, mut hairpins) = (vec![], vec![], vec![], BTreeSet::new());
+    let mut balancers = vec![];
     for target in targets {
         let endpoints: Vec<_> = target.endpoints.iter().filter(|e| Family::of(e.ip()) == family).collect();
         if endpoints.is_empty() {
             continue;
         }
-        let lead = |addresses: &[IpAddr], to: &mut Vec<(Element, String)>| {
+        let lead = |addresses: &[IpAddr], to: &mut Vec<(Element, String)>, chain: &str| {
             for address in addresses.iter().filter(|address| Family::of(**address) == family) {
                 let key = Element::new().address(*address).protocol(target.protocol).port(target.port);
-                to.push((key, target.chain.clone()));
+                to.push((key, chain.to_owned()));
             }
         };
-        lead(&target.addresses, &mut services);
-        lead(&target.external, &mut external);
+        lead(&target.addresses, &mut services, &target.chain);
+        lead(&target.external, &mut external, &target.chain);
+        if !(target.balanced.is_empty() && target.local.is_empty()) {
+            let mut chain = target.chain.clone();
+            if let Some(sources) = &target.sources {
+                chain = format!("from-{chain}");
+                program.chain(&chain);
+                for source in sources.iter().filter(|source| Family::of(source.address) == family) {
+                    program.rule(&chain, Rule::new().source(*source).jump(&target.chain));
+                }
+            }
+            lead(&target.balanced, &mut external, &chain);
+            lead(&target.local, &mut balancers, &chain);
+        }
         if let Some(port) = target.node_port {
             node_ports.push((Element::new().protocol(target.protocol).port(port), target.chain.clone()));
         }
@@ -143,6 +170,7 @@ pub(crate) fn program(name: &str, network: &Network, targets: &[Target]) -> Prog
     }
     program.set("services", Set::map(&service, services));
     program.set("external", Set::map(&service, external));
+    program.set("balancers", Set::map(&service, balancers));
     program.set("node-ports", Set::map(&node_port, node_ports));
     // A pod that reaches itself through a service would get its own packet back with its own address on it.
     let pair = [Field::Source(family), Field::Destination(family)];
@@ -171,7 +199,12 @@ impl Limits {
     }
 
     fn takes(&self, address: IpAddr) -> bool {
-        is_ordinary(address) && !self.machine.contains(&address) && !self.own.iter().any(|net| net.contains(address))
+        self.is_free(address) && !self.machine.contains(&address)
+    }
+
+    /// Whether an address is nobody's in the cluster.
+    pub(super) fn is_free(&self, address: IpAddr) -> bool {
+        is_ordinary(address) && !self.own.iter().any(|net| net.contains(address))
     }
 }
 
@@ -212,17 +245,31 @@ pub(crate) fn protocol(name: Option<&str>) -> Option<u8> {
     }
 }
 
-/// The addresses of a service that are not of the cluster: those it was given by hand, as far as they are allowed, and
-/// those of a load balancer.
+/// The addresses of a service that it was given by hand, as far as they are allowed.
 fn external(service: &Service, limits: &Limits) -> Vec<IpAddr> {
-    let addresses =
-        |texts: Vec<&String>| texts.into_iter().filter_map(|text| text.parse().ok()).collect::<Vec<IpAddr>>();
-    let given = service.spec.iter().flat_map(|spec| spec.external_ips.iter().flatten()).collect();
-    let given = addresses(given).into_iter().filter(|address| limits.external.iter().any(|net| net.contains(*address)));
-    let balancer = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
-    let balancer = balancer.and_then(|balancer| balancer.ingress.as_ref()).into_iter().flatten();
-    let balancer = addresses(balancer.filter_map(|ingress| ingress.ip.as_ref()).collect());
-    given.chain(balancer).filter(|address| limits.takes(*address)).collect()
+    let given = service.spec.iter().flat_map(|spec| spec.external_ips.iter().flatten());
+    let given = given.filter_map(|text| text.parse().ok());
+    given.filter(|address| limits.external.iter().any(|net| net.contains(*address)) && limits.takes(*address)).collect()
+}
+
+/// The addresses of its load balancer: those of this machine, and others. This machine's own are only what we gave.
+fn balanced(service: &Service, limits: &Limits) -> (Vec<IpAddr>, Vec<IpAddr>) {
+    let (local, others): (Vec<IpAddr>, Vec<IpAddr>) =
+        balancer::ingress(service).into_iter().partition(|address| limits.machine.contains(address));
+    let given = |address: &IpAddr| balancer::is_ours(service) && limits.balances(*address);
+    let local = local.into_iter().filter(given).collect();
+    (local, others.into_iter().filter(|address| limits.takes(*address)).collect())
+}
+
+/// Who may reach the load balancer. A list that says nothing we understand lets nobody in.
+fn sources(service: &Service) -> Option<Vec<Net>> {
+    let texts = service.spec.as_ref()?.load_balancer_source_ranges.as_ref().filter(|texts| !texts.is_empty())?;
+    let net = |text: &String| {
+        let (address, prefix) = text.trim().split_once('/')?;
+        let (address, prefix) = (address.parse::<IpAddr>().ok()?, prefix.parse::<u8>().ok()?);
+        (prefix <= if address.is_ipv4() { 32 } else { 128 }).then_some(Net { address, prefix })
+    };
+    Some(texts.iter().filter_map(net).collect())
 }
 
 fn endpoints(slices: &[&EndpointSlice], port: &ServicePort) -> Vec<SocketAddr> {

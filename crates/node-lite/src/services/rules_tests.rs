@@ -11,6 +11,7 @@ fn limits() -> Limits {
     Limits {
         own: vec![net("10.42.0.0", 24), net("10.43.0.0", 16)],
         external: vec![net("192.0.2.0", 24), net("127.0.0.0", 8), net("10.0.0.0", 8), net("198.51.100.0", 24)],
+        balancer: vec![net("203.0.113.0", 24), net("198.51.100.7", 32)],
         machine: ["198.51.100.7".parse().unwrap(), "10.42.0.1".parse().unwrap()].into(),
     }
 }
@@ -91,8 +92,131 @@ fn a_load_balancers_address_is_no_way_to_take_the_machines() {
         { "ip": "203.0.113.4" }, { "ip": "127.0.0.1" }, { "ip": "169.254.169.254" }, { "ip": "198.51.100.7" },
     ] } }))
     .unwrap();
-    let shown: Vec<String> = targets(&view, &limits())[0].external.iter().map(ToString::to_string).collect();
-    assert_eq!(shown, ["203.0.113.4"]);
+    let shown = |view: &View| {
+        let Target { external, balanced, local, .. } = targets(view, &limits()).remove(0);
+        [external, balanced, local].map(|list| list.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+    };
+    assert_eq!(shown(&view), ["", "203.0.113.4", ""]);
+    // The machine's own address is had by who was given it, and by no other one.
+    let service = view.services.values_mut().next().unwrap();
+    let spec = Arc::make_mut(service).spec.as_mut().unwrap();
+    spec.type_ = Some("LoadBalancer".into());
+    assert_eq!(shown(&view), ["", "203.0.113.4", "198.51.100.7"]);
+    let service = view.services.values_mut().next().unwrap();
+    Arc::make_mut(service).spec.as_mut().unwrap().load_balancer_class = Some("example.com/other".into());
+    assert_eq!(shown(&view), ["", "203.0.113.4", ""]);
+}
+
+#[test]
+fn a_list_of_sources_that_is_not_understood_lets_nobody_in() {
+    let sources = |ranges: Value| {
+        let spec = json!({ "type": "LoadBalancer", "loadBalancerSourceRanges": ranges });
+        let service: Service = serde_json::from_value(json!({ "spec": spec })).unwrap();
+        super::sources(&service).map(|nets| nets.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    assert_eq!(sources(json!(null)), None);
+    assert_eq!(sources(json!([])), None);
+    assert_eq!(
+        sources(json!([" 192.0.2.0/24", "fd00::/8", "x", "192.0.2.0/33"])),
+        Some(vec!["192.0.2.0/24".into(), "fd00::/8".into()])
+    );
+    assert_eq!(sources(json!(["everybody"])), Some(vec![]));
+}
+
+/// A client, this machine and a pod, each in a network of its own.
+#[test]
+fn packets_to_a_load_balancer_reach_its_pod_and_nothing_else_does() {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
+
+    let dir = tempfile::tempdir().unwrap();
+    let (client, pod) = (dir.path().join("client"), dir.path().join("pod"));
+    let ip = |arguments: String| {
+        let output = std::process::Command::new("ip").args(arguments.split(' ')).output().unwrap();
+        assert!(output.status.success(), "ip {arguments}: {output:?}");
+    };
+    let says = |listener: TcpListener, word: &'static str| {
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let _ = stream.unwrap().write_all(word.as_bytes());
+            }
+        });
+    };
+    let hear = |address: &str| {
+        let mut stream = TcpStream::connect_timeout(&address.parse().unwrap(), Duration::from_millis(700))?;
+        let mut word = String::new();
+        stream.read_to_string(&mut word)?;
+        std::io::Result::Ok(word)
+    };
+    std::thread::scope(|scope| {
+        let machine = scope.spawn(|| {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("this test needs root");
+            for (netns, link) in [(&client, "c0"), (&pod, "p0")] {
+                crate::netns::create(netns).unwrap();
+                ip(format!("link add {link} type veth peer name eth0 netns {}", netns.display()));
+                ip(format!("link set {link} up"));
+            }
+            ip("link set lo up".into());
+            ip("addr add 198.51.100.7/24 dev c0".into());
+            ip("addr add 10.42.0.1/24 dev p0".into());
+            std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+            let inside = |netns: &std::path::Path, lines: &[&str]| {
+                ferrovirt_net::netns::enter(netns, || {
+                    lines.iter().for_each(|line| ip((*line).to_owned()));
+                    Ok(())
+                })
+                .unwrap();
+            };
+            inside(
+                &client,
+                &["addr add 198.51.100.20/24 dev eth0", "link set eth0 up", "route add default via 198.51.100.7"],
+            );
+            inside(&pod, &["addr add 10.42.0.2/24 dev eth0", "link set eth0 up", "route add default via 10.42.0.1"]);
+            says(ferrovirt_net::netns::enter(&pod, || TcpListener::bind("10.42.0.2:8080")).unwrap(), "pod");
+            says(TcpListener::bind("198.51.100.7:2222").unwrap(), "machine");
+            let target = |port: u16, sources: Option<&str>| Target {
+                chain: format!("target-{port}"),
+                addresses: vec![],
+                external: vec![],
+                balanced: vec!["203.0.113.4".parse().unwrap()],
+                local: vec!["198.51.100.7".parse().unwrap()],
+                sources: sources.map(|text| vec![Net { address: text.parse().unwrap(), prefix: 32 }]),
+                port,
+                node_port: None,
+                protocol: nft::TCP,
+                endpoints: vec!["10.42.0.2:8080".parse().unwrap()],
+                sticky: false,
+            };
+            let network = Network { pods: 77, services: Net { address: "10.43.0.0".parse().unwrap(), prefix: 16 } };
+            let targets = [target(80, None), target(81, Some("198.51.100.99")), target(82, Some("198.51.100.20"))];
+            let with = program("t", &network, &targets);
+            with.replace().unwrap();
+            let asks = |address: &'static str| ferrovirt_net::netns::enter(&client, || hear(address)).ok();
+            for (address, expected) in [
+                ("198.51.100.7:80", Some("pod")),
+                ("203.0.113.4:80", Some("pod")),
+                ("198.51.100.7:81", None),
+                ("203.0.113.4:81", None),
+                ("198.51.100.7:82", Some("pod")),
+                ("203.0.113.4:82", Some("pod")),
+                // What the machine itself serves, and what nobody does.
+                ("198.51.100.7:2222", Some("machine")),
+                ("203.0.113.4:2222", None),
+            ] {
+                assert_eq!(asks(address).as_deref(), expected, "{address}");
+            }
+            // The machine's own traffic is nobody's.
+            assert!(hear("198.51.100.7:80").is_err() && hear("203.0.113.4:80").is_err());
+            // When the service goes, so does the way to it.
+            program("t", &network, &[]).update(&with).unwrap();
+            assert_eq!((asks("198.51.100.7:80"), asks("203.0.113.4:80")), (None, None));
+        });
+        machine.join().unwrap();
+    });
+    for netns in [client, pod] {
+        crate::netns::remove(&netns).unwrap();
+    }
 }
 
 #[test]
@@ -124,6 +248,9 @@ fn the_kernel_takes_the_rules() {
         chain: format!("target-{port}"),
         addresses: vec!["10.43.0.9".parse().unwrap()],
         external: vec!["192.0.2.1".parse().unwrap()],
+        balanced: vec![],
+        local: vec![],
+        sources: None,
         port,
         node_port,
         protocol: nft::TCP,

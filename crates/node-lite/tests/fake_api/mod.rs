@@ -1,7 +1,9 @@
 //! Just enough of a Kubernetes API for the node: objects by path, watches, optimistic locking, bindings, graceful
 //! deletion. No validation, one list for everything.
 
-use std::collections::BTreeMap;
+#![allow(dead_code)]
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
@@ -17,6 +19,8 @@ type Reply = http_body_util::combinators::UnsyncBoxBody<bytes::Bytes, Infallible
 pub struct FakeApi {
     state: Arc<Mutex<State>>,
     changes: broadcast::Sender<(String, String)>,
+    /// What reviews allow, as `user verb namespace/subresource`.
+    pub rights: Arc<Mutex<BTreeSet<String>>>,
 }
 
 #[derive(Default)]
@@ -27,7 +31,7 @@ struct State {
 
 impl Default for FakeApi {
     fn default() -> Self {
-        Self { state: Arc::default(), changes: broadcast::channel(4096).0 }
+        Self { state: Arc::default(), changes: broadcast::channel(4096).0, rights: Arc::default() }
     }
 }
 
@@ -118,6 +122,20 @@ impl FakeApi {
                 )
             }
             Method::GET => self.get(&path).map_or_else(|| failure(404, &path), |object| reply(200, &object)),
+            Method::POST if last == "subjectaccessreviews" => {
+                let asked = &sent["spec"]["resourceAttributes"];
+                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                let right = format!(
+                    "{} {} {}/{}",
+                    text(&sent["spec"]["user"]),
+                    text(&asked["verb"]),
+                    text(&asked["namespace"]),
+                    text(&asked["subresource"])
+                );
+                let mut answer = sent.clone();
+                answer["status"] = json!({"allowed": self.rights.lock().unwrap().contains(&right)});
+                reply(201, &answer)
+            }
             Method::POST if last == "binding" => {
                 let path = path.trim_end_matches("/binding");
                 let Some(mut pod) = self.get(path) else {

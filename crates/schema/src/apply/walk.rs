@@ -64,6 +64,10 @@ fn elements<'a>(node: &Node, list: &'a [Value]) -> Option<Vec<(String, &'a Value
             }
         };
         if !seen.insert(name.clone()) {
+            // What a set has twice it has.
+            if node.list == ListType::Set {
+                continue;
+            }
             return None;
         }
         out.push((name, item));
@@ -122,6 +126,15 @@ pub(super) fn changed(node: Option<&Node>, old: &Value, new: &Value, depth: usiz
     if depth > MAX_DEPTH {
         return FieldSet::leaf();
     }
+    // A container that is null is there already, with nothing in it.
+    let nothing = match new {
+        Value::Object(_) => Value::Object(Map::new()),
+        _ => Value::Array(Vec::new()),
+    };
+    if old.is_null() && *new == nothing {
+        return FieldSet::leaf();
+    }
+    let old = if old.is_null() && (new.is_object() || new.is_array()) { &nothing } else { old };
     let mut set = FieldSet::default();
     match (shape(node, old), shape(node, new)) {
         (Shape::Fields(old), Shape::Fields(new)) => {

@@ -178,7 +178,7 @@ fn check_key(key: &str) -> Result<(), SelectorError> {
     let problems = names::label_key(key);
     match problems.is_empty() {
         true => Ok(()),
-        false => Err(SelectorError::Requirement(format!("key: Invalid value: {key:?}: {}", problems.join("; ")))),
+        false => Err(SelectorError::Requirement(format!("<nil>: Invalid value: {key:?}: {}", problems.join("; ")))),
     }
 }
 

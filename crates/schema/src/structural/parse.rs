@@ -89,6 +89,10 @@ impl Pool {
                 let checks = Checks { format: Some("quantity".into()), ..Checks::default() };
                 node = Arc::new(Node { preserve_unknown: true, checks: Some(Box::new(checks)), ..Node::default() });
             }
+            // Whatever somebody put there is owned as a whole.
+            if name.ends_with(".pkg.runtime.RawExtension") {
+                node = Arc::new(Node { preserve_unknown: true, atomic_map: true, ..Node::default() });
+            }
             if let Some(slot) = slots.get(name) {
                 let _ = slot.set(node);
             }

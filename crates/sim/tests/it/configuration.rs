@@ -110,10 +110,14 @@ async fn configure(cluster: &Cluster, configuration: &Value) -> Result<()> {
             _ => wanted[key] = value.clone(),
         }
     }
-    let mut kubevirt = kubevirts.get("kubevirt").await?;
-    kubevirt.spec.configuration = serde_json::from_value(wanted)?;
-    kubevirts.replace("kubevirt", &PostParams::default(), &kubevirt).await?;
-    Ok(())
+    // Its status is written meanwhile.
+    eventually("the configuration is written", SOON, || async {
+        let mut kubevirt = kubevirts.get("kubevirt").await?;
+        kubevirt.spec.configuration = serde_json::from_value(wanted.clone())?;
+        kubevirts.replace("kubevirt", &PostParams::default(), &kubevirt).await?;
+        Ok(())
+    })
+    .await
 }
 
 /// Makes an instance and looks whether it shows the effect.

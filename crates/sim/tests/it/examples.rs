@@ -33,7 +33,7 @@ use Expected::*;
 /// Every example, and what becomes of it. Instances that need a claim get one.
 const TABLE: &[(&str, Expected)] = &[
     ("csmall", Stored),
-    ("migration-job", Stored),
+    ("migration-job", Refused("spec.vmiName")),
     ("vm-alpine-datavolume", Waits("Provisioning", "alpine-dv")),
     ("vm-cirros", Starts),
     ("vm-cirros-csmall", Waits("Stopped", "spec.instancetype")),

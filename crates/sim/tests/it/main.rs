@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, reason = "tests")]
 
+mod admission;
 mod configuration;
 mod consoles;
 mod examples;
@@ -9,6 +10,7 @@ mod faults;
 mod garbage;
 mod metrics;
 mod planted;
+mod removal;
 mod replicas;
 mod support;
 mod virtual_machines;

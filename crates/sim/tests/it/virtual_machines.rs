@@ -248,6 +248,53 @@ async fn storage(cluster: &Cluster) -> Result<()> {
     wait_gone(cluster, "imported").await
 }
 
+/// VMs that wait for their volumes are not looked at again and again: what is asked grows with what changes, not with how many wait
+/// nor with how long.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting_for_volumes_asks_for_nothing() {
+    const WAITING: usize = 30;
+    const CHANGES: usize = 10;
+    let cluster = cluster().await;
+    let name = |index: usize| format!("waits-{index}");
+    for index in 0..WAITING {
+        let mut importing = vm(&name(index), "Always");
+        importing["spec"]["template"]["spec"]["volumes"][0] =
+            json!({ "name": "root", "dataVolume": { "name": name(index) } });
+        importing["spec"]["dataVolumeTemplates"] = json!([{ "metadata": { "name": name(index) }, "spec": {
+            "source": { "blank": {} }, "storage": { "resources": { "requests": { "storage": "1Gi" } } } } }]);
+        create(&cluster, importing).await.unwrap();
+    }
+    for index in 0..WAITING {
+        ferrovirt_sim::cluster::eventually("the volume is made", SOON, || async {
+            data_volume_status(&cluster, &name(index), json!({ "phase": "ImportScheduled" })).await
+        })
+        .await
+        .unwrap();
+        let told = |vm: &ferrovirt_api::v1::VirtualMachine| {
+            condition(vm, "Ready").is_some_and(|c| c.message.contains("ImportScheduled"))
+        };
+        wait_vm(&cluster, &name(index), "waits for its volume", told).await.unwrap();
+    }
+    let total = |counts: std::collections::BTreeMap<String, u64>| -> u64 {
+        let of_nodes = |key: &str| key.contains(" nodes") || key.contains(" kubevirts");
+        counts.iter().filter(|(key, _)| !of_nodes(key)).map(|(_, count)| count).sum()
+    };
+    let before = (total(cluster.writes.reads()), total(cluster.writes.counts()));
+    for change in 0..CHANGES {
+        let phase = format!("Phase{change}");
+        data_volume_status(&cluster, &name(0), json!({ "phase": phase })).await.unwrap();
+        let told =
+            |vm: &ferrovirt_api::v1::VirtualMachine| condition(vm, "Ready").is_some_and(|c| c.message.contains(&phase));
+        wait_vm(&cluster, &name(0), &format!("tells {phase}"), told).await.unwrap();
+    }
+    let after = (total(cluster.writes.reads()), total(cluster.writes.counts()));
+    let (reads, writes) = (after.0 - before.0, after.1 - before.1);
+    // For each change the VM is looked at, and once more because its own status changed.
+    let most = u64::try_from(3 * CHANGES).unwrap();
+    assert!(reads <= most && writes <= most, "{reads} reads and {writes} writes for {CHANGES} changes of one volume");
+    cluster.stop().await;
+}
+
 async fn restart_required(cluster: &Cluster) -> Result<()> {
     let made = create(cluster, vm("changed", "Always")).await?;
     wait_status(cluster, "changed", "Running").await?;

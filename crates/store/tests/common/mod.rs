@@ -95,6 +95,7 @@ pub fn outcome(result: Result<Arc<Entry<Word>>, CommitError<Word>>) -> String {
         Ok(entry) => text(&entry),
         Err(CommitError::Conflict { current: None }) => "conflict with nothing".into(),
         Err(CommitError::Conflict { current: Some(entry) }) => format!("conflict with {}", text(&entry)),
+        Err(CommitError::Unmet) => "unmet".into(),
         Err(CommitError::Full(_)) => "full".into(),
         Err(CommitError::Closed) => "closed".into(),
     }

@@ -5,8 +5,8 @@ use ferrovirt_api::v1::{FeatureState, VirtualMachineInstanceSpec, Watchdog};
 use super::{Cluster, FORBIDDEN, Findings};
 
 /// Rules of the instance's architecture, which is filled in before.
-pub(super) fn check(spec: &VirtualMachineInstanceSpec, path: &str, cluster: &Cluster<'_>, found: &mut Findings) {
-    let architecture = cluster.architecture(&spec.architecture);
+pub(super) fn check(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut Findings) {
+    let architecture = spec.architecture.as_str();
     let i6300esb = |dog: &Watchdog| dog.i6300esb.is_some() && dog.diag288.is_none();
     let diag288 = |dog: &Watchdog| dog.diag288.is_some() && dog.i6300esb.is_none();
     let watchdog = spec.domain.devices.watchdog.as_ref();

@@ -28,12 +28,7 @@ impl Cluster<'_> {
 
     /// What an instance that names none has.
     pub(super) fn architecture<'a>(&'a self, own: &'a str) -> &'a str {
-        let by_default = self.0.architecture_configuration.as_ref().map(|all| all.default_architecture.as_str());
-        match (own, by_default) {
-            ("", Some(default)) if !default.is_empty() => default,
-            ("", _) => "amd64",
-            (own, _) => own,
-        }
+        if own.is_empty() { cluster_defaults::architecture(self.0) } else { own }
     }
 
     /// Patterns of the machine types that may be asked for.

@@ -4,12 +4,11 @@ use ferrovirt_api::{
     quantity::Quantity,
     v1::{DomainSpec, VirtualMachineInstanceSpec},
 };
+use ferrovirt_plan::defaults;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
 
 use super::{Cluster, Findings, cluster::matches};
 
-/// The largest guest that QEMU on x86 can address.
-const MAX_MEMORY: i64 = 1 << 46;
 const MAX_CPUS: u64 = 710;
 const FORMAT: &str = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
 
@@ -67,9 +66,6 @@ fn memory(domain: &DomainSpec, path: &str, cluster: &Cluster<'_>, found: &mut Fi
             }
             Some(quantity) if small && (least..1_000_000).contains(&quantity.value()) => {
                 found.invalid(field.clone(), format!("{field} '{quantity}': must be greater than or equal to 1M."));
-            }
-            Some(quantity) if quantity.value() > MAX_MEMORY => {
-                found.invalid(field.clone(), format!("{field} '{quantity}': is larger than any machine (64Ti)"));
             }
             Some(_) => {}
         }
@@ -268,7 +264,7 @@ fn dedicated(spec: &VirtualMachineInstanceSpec, path: &str, cluster: &Cluster<'_
     }
 }
 
-/// An instance has to say how large it is; a VM may leave that to an instance type.
+/// An instance has to say how large it is. A template need not: what it lacks may come from elsewhere.
 pub(super) fn size(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut Findings) {
     let domain = &spec.domain;
     let memory = domain.memory.as_ref();
@@ -286,34 +282,9 @@ pub(super) fn size(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut Fi
 
 /// A guest that may grow while it runs has to begin with what can be added to.
 pub(super) fn growth(spec: &VirtualMachineInstanceSpec, path: &str, cluster: &Cluster<'_>, found: &mut Findings) {
-    let domain = &spec.domain;
-    let Some(memory) = domain.memory.as_ref().filter(|_| cluster.live_update()) else { return };
-    let Some(most) = memory.max_guest.as_ref() else { return };
-    let huge = memory.hugepages.as_ref().is_some_and(|pages| pages.page_size == "1Gi");
-    let (block, unit) = if huge { (1 << 30, "1Gi") } else { (2 << 20, "2Mi") };
-    let (guest, most) = (value(memory.guest.as_ref()), value(Some(most)));
-    let cpu = domain.cpu.as_ref();
-    let passthrough = |numa: &ferrovirt_api::v1::NUMA| numa.guest_mapping_passthrough.is_some();
-    let message = if cpu.is_some_and(|cpu| cpu.realtime.is_some()) {
-        "Memory hotplug is not compatible with realtime VMs".to_owned()
-    } else if cpu.and_then(|cpu| cpu.numa.as_ref()).is_some_and(passthrough) {
-        "Memory hotplug is not compatible with guest mapping passthrough".to_owned()
-    } else if domain.launch_security.is_some() {
-        "Memory hotplug is not compatible with encrypted VMs".to_owned()
-    } else if memory.guest.is_none() {
-        "Guest memory must be configured when memory hotplug is enabled".to_owned()
-    } else if guest > most {
-        "Guest memory is greater than the configured maxGuest memory".to_owned()
-    } else if guest % block != 0 {
-        format!("Guest memory must be {unit} aligned")
-    } else if most % block != 0 {
-        format!("MaxGuest must be {unit} aligned")
-    } else if cluster.architecture(&spec.architecture) != "amd64" {
-        "Memory hotplug is only available for x86_64 VMs".to_owned()
-    } else if guest < 1 << 30 {
-        "Memory hotplug is only available for VMs with at least 1Gi of guest memory".to_owned()
-    } else {
-        return;
-    };
-    found.invalid(format!("{path}.domain.memory.guest"), message);
+    let Some(memory) = spec.domain.memory.as_ref().filter(|_| cluster.live_update()) else { return };
+    let obstacle = memory.max_guest.as_ref().and_then(|most| defaults::obstacle_to_more_memory(spec, most));
+    if let Some(message) = obstacle {
+        found.invalid(format!("{path}.domain.memory.guest"), message);
+    }
 }

@@ -1,11 +1,29 @@
 //! How a guest starts: boot loader, kernel from outside, tables of the vendor.
 
-use ferrovirt_api::v1::VirtualMachineInstanceSpec;
+use ferrovirt_api::v1::{DomainSpec, VirtualMachineInstanceSpec};
 
 use super::{Findings, storage};
 
-pub(super) fn check(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut Findings) {
-    let Some(firmware) = &spec.domain.firmware else { return };
+pub(super) fn check(domain: &DomainSpec, path: &str, found: &mut Findings) {
+    loaders(domain, path, found);
+    // Secure boot is on unless it is refused, and needs system management mode to keep its keys. Under TDX they are part of
+    // the firmware.
+    let bootloader = domain.firmware.as_ref().and_then(|firmware| firmware.bootloader.as_ref());
+    let secure =
+        bootloader.and_then(|bootloader| bootloader.efi.as_ref()).is_some_and(|efi| efi.secure_boot != Some(false));
+    let smm = domain.features.as_ref().and_then(|features| features.smm.as_ref());
+    let tdx = domain.launch_security.as_ref().is_some_and(|security| security.tdx.is_some());
+    if secure && !tdx && smm.is_none_or(|smm| smm.enabled == Some(false)) {
+        let domain = format!("{path}.domain");
+        let message =
+            format!("{domain} has EFI SecureBoot enabled. SecureBoot requires SMM, which is currently disabled.");
+        found.invalid(domain, message);
+    }
+}
+
+/// The boot loader, and a kernel from outside.
+pub(super) fn loaders(domain: &DomainSpec, path: &str, found: &mut Findings) {
+    let Some(firmware) = &domain.firmware else { return };
     let field = format!("{path}.domain.firmware");
     let bootloader = firmware.bootloader.as_ref();
     if bootloader.is_some_and(|bootloader| bootloader.efi.is_some() && bootloader.bios.is_some()) {
@@ -37,18 +55,6 @@ pub(super) fn check(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut F
                 }
             }
         }
-    }
-    // Secure boot is on unless it is refused, and needs system management mode to keep its keys. Under TDX they are part of
-    // the firmware.
-    let secure =
-        bootloader.and_then(|bootloader| bootloader.efi.as_ref()).is_some_and(|efi| efi.secure_boot != Some(false));
-    let smm = spec.domain.features.as_ref().and_then(|features| features.smm.as_ref());
-    let tdx = spec.domain.launch_security.as_ref().is_some_and(|security| security.tdx.is_some());
-    if secure && !tdx && smm.is_none_or(|smm| smm.enabled == Some(false)) {
-        let domain = format!("{path}.domain");
-        let message =
-            format!("{domain} has EFI SecureBoot enabled. SecureBoot requires SMM, which is currently disabled.");
-        found.invalid(domain, message);
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 use ferrovirt_api::v1::{Interface, Network, PortRange, VirtualMachineInstanceSpec};
 use ferrovirt_schema::names;
 
-use super::{Cluster, Findings};
+use super::{Cluster, Findings, NOT_FOUND};
 
 const MODELS: [&str; 7] = ["virtio", "e1000", "e1000e", "igb", "ne2k_pci", "pcnet", "rtl8139"];
 /// The bridge in a pod has this address.
@@ -26,6 +26,7 @@ pub(super) fn check(spec: &VirtualMachineInstanceSpec, path: &str, cluster: &Clu
     for (index, interface) in interfaces.iter().enumerate() {
         binding(interface, network(&interface.name), &at(index), cluster, found);
     }
+    claimed(spec, path, cluster, found);
     let mut seen = BTreeSet::new();
     for (index, one) in spec.networks.iter().enumerate() {
         let name = format!("{path}.networks[{index}].name");
@@ -50,6 +51,66 @@ pub(super) fn check(spec: &VirtualMachineInstanceSpec, path: &str, cluster: &Clu
         let on_pod_network = network(&interface.name).is_some_and(|network| network.pod.is_some());
         details(interface, path, &field, found);
         ports(interface, on_pod_network, &field, cluster, found);
+    }
+}
+
+/// Bindings that are gone. Nobody gets a new one; those that are stored are left alone.
+pub(super) fn discontinued(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut Findings) {
+    for (index, interface) in spec.domain.devices.interfaces.iter().enumerate() {
+        let gone = [
+            (interface.slirp.is_some(), "slirp", "Slirp interface support has been discontinued since v1.3"),
+            (interface.passt.is_some(), "passt", "Passt network binding has been discontinued since v1.3"),
+            (interface.macvtap.is_some(), "macvtap", "Macvtap network binding has been discontinued since v1.3"),
+        ];
+        for (_, key, message) in gone.iter().filter(|(set, ..)| *set) {
+            found.invalid(format!("{path}.domain.devices.interfaces[{index}].{key}"), *message);
+        }
+    }
+}
+
+/// Networks that come by resource claims.
+fn claimed(spec: &VirtualMachineInstanceSpec, path: &str, cluster: &Cluster<'_>, found: &mut Findings) {
+    if !spec.networks.iter().any(|network| network.resource_claim.is_some()) {
+        return;
+    }
+    let field = format!("{path}.networks");
+    if !cluster.gate("NetworkDevicesWithDRA") {
+        let message = "vmi.spec.networks contains DRA networks but NetworkDevicesWithDRA feature gate is not enabled";
+        return found.invalid(field, message);
+    }
+    if spec.networks.iter().any(|network| network.multus.is_some()) {
+        let message = "mixing Multus and DRA resourceClaim networks in the same VMI is not supported";
+        return found.invalid(field, message);
+    }
+    let mut pairs = BTreeSet::new();
+    for (index, network) in spec.networks.iter().enumerate() {
+        let Some(claim) = &network.resource_claim else { continue };
+        let interface = spec.domain.devices.interfaces.iter().find(|interface| interface.name == network.name);
+        if interface.is_some_and(|interface| interface.sriov.is_none() && interface.binding.is_none()) {
+            let message = format!("DRA network {:?} requires an SR-IOV or binding plugin interface", network.name);
+            found.invalid(format!("{path}.domain.devices.interfaces"), message);
+        }
+        let at = format!("{field}[{index}].resourceClaim");
+        for (value, key) in [(&claim.claim_name, "claimName"), (&claim.request_name, "requestName")] {
+            if value.is_empty() {
+                found.required(format!("{at}.{key}"), format!("{key} is required for DRA network"));
+            }
+        }
+        if claim.claim_name.is_empty() || claim.request_name.is_empty() {
+            continue;
+        }
+        if !spec.resource_claims.iter().any(|declared| declared.name == claim.claim_name) {
+            let message = format!(
+                "network references resourceClaim {:?} which is not defined in spec.resourceClaims",
+                claim.claim_name
+            );
+            found.add(NOT_FOUND, format!("{at}.claimName"), message);
+        }
+        let pair = format!("{}/{}", claim.claim_name, claim.request_name);
+        if !pairs.insert(pair.clone()) {
+            let message = format!("duplicate claimName/requestName combination {pair:?}");
+            found.duplicate(format!("{field}[{index}]"), message);
+        }
     }
 }
 
@@ -81,11 +142,6 @@ fn sources(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut Findings) 
     if let Some(index) = spec.networks.iter().position(nameless) {
         found.required(format!("{field}[{index}]"), "CNI delegating plugin must have a networkName");
     }
-    if spec.networks.iter().any(|network| network.resource_claim.is_some())
-        && spec.networks.iter().any(|n| n.multus.is_some())
-    {
-        found.invalid(field, "mixing Multus and DRA resourceClaim networks in the same VMI is not supported");
-    }
 }
 
 fn state(interface: &Interface, networks: &[Network], field: &str, found: &mut Findings) {
@@ -115,14 +171,6 @@ fn state(interface: &Interface, networks: &[Network], field: &str, found: &mut F
 
 fn binding(interface: &Interface, network: Option<&Network>, field: &str, cluster: &Cluster<'_>, found: &mut Findings) {
     let on_pod_network = network.is_some_and(|network| network.pod.is_some());
-    let gone = [
-        (interface.slirp.is_some(), "slirp", "Slirp interface support has been discontinued since v1.3"),
-        (interface.passt.is_some(), "passt", "Passt network binding has been discontinued since v1.3"),
-        (interface.macvtap.is_some(), "macvtap", "Macvtap network binding has been discontinued since v1.3"),
-    ];
-    for (_, key, message) in gone.iter().filter(|(set, ..)| *set) {
-        found.invalid(format!("{field}.{key}"), *message);
-    }
     let methods = [
         interface.bridge.is_some(),
         interface.masquerade.is_some(),

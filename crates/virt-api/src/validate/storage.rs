@@ -70,9 +70,8 @@ pub(super) fn boot(spec: &VirtualMachineInstanceSpec, path: &str, cluster: &Clus
     }
 }
 
-pub(super) fn disks(spec: &VirtualMachineInstanceSpec, path: &str, found: &mut Findings) {
+pub(super) fn disks(disks: &[Disk], path: &str, found: &mut Findings) {
     let base = format!("{path}.domain.devices.disks");
-    let disks = &spec.domain.devices.disks;
     for (index, disk) in disks.iter().enumerate() {
         let field = format!("{base}[{index}]");
         for (other, _) in disks.iter().enumerate().take(index).filter(|(_, other)| other.name == disk.name) {

@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 use super::*;
 
 const T: &str = "spec.template.spec";
+/// Someone makes it anew.
+const NEW: By = By { component: false, creates: true };
 
 fn base() -> Value {
     json!({
@@ -36,7 +38,7 @@ fn merge(target: &mut Value, patch: &Value) {
 fn causes(patch: &Value) -> Vec<Cause> {
     let mut value = base();
     merge(&mut value, patch);
-    with(json!({}), |cluster| virtual_machine(&serde_json::from_value(value).unwrap(), cluster))
+    with(json!({}), |cluster| virtual_machine(&serde_json::from_value(value).unwrap(), cluster, NEW))
 }
 
 /// Judges as in a cluster with this configuration.
@@ -47,7 +49,7 @@ fn with<T>(configuration: Value, judge: impl FnOnce(&Cluster<'_>) -> T) -> T {
 fn causes_with(configuration: Value, patch: &Value) -> Vec<Cause> {
     let mut value = base();
     merge(&mut value, patch);
-    with(configuration, |cluster| virtual_machine(&serde_json::from_value(value).unwrap(), cluster))
+    with(configuration, |cluster| virtual_machine(&serde_json::from_value(value).unwrap(), cluster, NEW))
 }
 
 /// The same rule twice: closed by default, and gone once the gate is open.
@@ -141,9 +143,15 @@ fn memory() {
     check(guest("-1Gi"), "domain.memory.guest", "must be greater than or equal to 0");
     check(guest("0"), "domain.memory.guest", "must be greater than or equal to 1M");
     check(guest("1"), "domain.memory.guest", "must be greater than or equal to 1M");
-    check(guest("9000Pi"), "domain.memory.guest", "larger than any machine");
+    // No node has as much: that is for the scheduler to say.
+    assert_eq!(causes(&guest("1Ei")), []);
     check(guest("lots"), "domain.memory.guest", "quantities must match");
-    check(template(json!({ "domain": { "memory": null } })), "domain.memory.guest", "no memory requested");
+    let open = template(json!({ "domain": { "memory": null } }));
+    assert_eq!(causes(&open), []);
+    let mut vm = base();
+    merge(&mut vm, &open);
+    let said = with(json!({}), |cluster| warnings(&serde_json::from_value(vm).unwrap(), cluster));
+    assert!(said.iter().any(|warning| warning.contains("no memory requested")), "{said:?}");
     let resources = |requests: &str, limits: &str| {
         template(
             json!({ "domain": { "resources": { "requests": { "memory": requests }, "limits": { "memory": limits } } } }),
@@ -401,8 +409,12 @@ fn networks() {
     check(interface(json!({ "state": "sideways" })), &at("state"), "state value is unsupported");
     check(interface(json!({ "bridge": {} })), i, "exactly one binding method");
     check(interface(json!({ "masquerade": null })), i, "exactly one binding method or binding plugin");
-    check(interface(json!({ "slirp": {} })), &at("slirp"), "Slirp interface support has been discontinued since v1.3");
-    check(interface(json!({ "macvtap": {} })), &at("macvtap"), "discontinued since v1.3");
+    check(
+        interface(json!({ "slirp": {} })),
+        "spec.domain.devices.interfaces[0].slirp",
+        "Slirp interface support has been discontinued since v1.3",
+    );
+    check(interface(json!({ "macvtap": {} })), "spec.domain.devices.interfaces[0].macvtap", "discontinued since v1.3");
     check(interface(json!({ "macAddress": "02:00:00:00:00:00:00:01" })), &at("macAddress"), "has too long MAC address");
     let absent = |binding: &str| {
         template(json!({
@@ -546,9 +558,10 @@ fn what_we_lack_is_a_warning_on_a_vm_and_a_refusal_on_an_instance() {
     let vm: VirtualMachine = serde_json::from_value(value).unwrap();
     let cluster = KubeVirtConfiguration::default();
     let cluster = Cluster(&cluster);
-    assert_eq!(virtual_machine(&vm, &cluster), []);
+    assert_eq!(virtual_machine(&vm, &cluster, NEW), []);
     let told = |warning: &String| warning.starts_with("spec.template.spec.domain.cpu.realtime: ");
-    assert!(warnings(&vm).iter().any(told), "{:?}", warnings(&vm));
+    let said = warnings(&vm, &cluster);
+    assert!(said.iter().any(told), "{said:?}");
     let vmi = VirtualMachineInstance { spec: vm.spec.template.unwrap().spec, ..Default::default() };
     assert!(instance(&vmi, &cluster).iter().any(|cause| cause.field == "spec.domain.cpu.realtime"));
     let none = template(json!({ "hypervisor": "none-such" }));
@@ -603,6 +616,10 @@ fn an_instance_belongs_to_the_components() {
     assert_eq!(fields(owner.clone()), ["metadata.ownerReferences"]);
     let made = update::created(&vmi(owner)).into_iter().map(|c| c.field).collect::<Vec<_>>();
     assert_eq!(made, ["metadata.labels", "metadata.ownerReferences"]);
+    let sized = |sockets: u32, memory: &str| json!({ "spec": { "domain": { "cpu": { "maxSockets": sockets }, "memory": { "maxGuest": memory } } } });
+    assert_eq!(update::resized(&sized(2, "1Gi"), &sized(2, "1024Mi")), None);
+    assert!(update::resized(&sized(2, "1Gi"), &sized(4, "1Gi")).unwrap().message.contains("maxSockets changed"));
+    assert!(update::resized(&sized(2, "1Gi"), &sized(2, "2Gi")).unwrap().message.contains("maxGuest changed"));
     for (user, component) in [
         ("system:ferrovirt:node", true),
         ("system:serviceaccount:kubevirt:kubevirt-handler", true),
@@ -701,6 +718,7 @@ fn places() {
 fn instances_of_an_architecture() {
     let judged = |patch: Value| -> Vec<Cause> {
         let mut value = json!({ "spec": base()["spec"]["template"]["spec"] });
+        merge(&mut value, &json!({ "spec": { "architecture": "amd64" } }));
         merge(&mut value, &json!({ "spec": patch }));
         with(json!({}), |cluster| instance(&serde_json::from_value(value).unwrap(), cluster))
     };

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use ferrovirt_api::{names, v1::VirtualMachineInstance};
+use ferrovirt_api::{Quantity, names, v1::VirtualMachineInstance};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use serde_json::Value;
@@ -16,10 +16,10 @@ use super::{Cause, Cluster, Findings, INVALID};
 const RESERVED: &[&str] = &[
     names::CREATED_BY_LABEL,
     names::NODE_NAME_LABEL,
-    "kubevirt.io/migrationJobUID",
-    "kubevirt.io/migrationTargetNodeName",
-    "kubevirt.io/outdatedLauncherImage",
-    "kubevirt.io/migration-object",
+    names::MIGRATION_JOB_LABEL,
+    names::MIGRATION_TARGET_NODE_NAME_LABEL,
+    names::NODE_SCHEDULABLE,
+    names::INSTALL_STRATEGY_LABEL,
 ];
 
 /// True for those of our own components, and of Kubernetes' own controllers. People cannot have these names: the API server
@@ -36,12 +36,7 @@ pub fn is_component(user: &str) -> bool {
 /// What someone who is no component may not have written into a new instance.
 pub fn created(vmi: &VirtualMachineInstance) -> Vec<Cause> {
     let mut found = Findings::default();
-    if !reserved(vmi).is_empty() {
-        found.unsupported(
-            "metadata.labels".into(),
-            "creation of the following reserved kubevirt.io/ labels on a VMI object is prohibited",
-        );
-    }
+    labels(vmi.metadata.labels.as_ref(), "metadata", &mut found);
     if owners(vmi).any(is_ours) {
         found.unsupported(
             "metadata.ownerReferences".into(),
@@ -49,6 +44,16 @@ pub fn created(vmi: &VirtualMachineInstance) -> Vec<Cause> {
         );
     }
     found.0
+}
+
+/// Labels that only components give to instances, also by way of a template.
+pub(super) fn labels(labels: Option<&BTreeMap<String, String>>, path: &str, found: &mut Findings) {
+    if labels.is_some_and(|all| all.keys().any(|key| RESERVED.contains(&key.as_str()))) {
+        found.unsupported(
+            format!("{path}.labels"),
+            "creation of the following reserved kubevirt.io/ labels on a VMI object is prohibited",
+        );
+    }
 }
 
 /// What someone who is no component may not have changed.
@@ -82,6 +87,22 @@ pub fn changed(old: &VirtualMachineInstance, new: &VirtualMachineInstance) -> Ve
         );
     }
     found.0
+}
+
+/// What nobody may change of an instance that runs: how far it can grow was settled when its machine was made.
+pub fn resized(old: &Value, new: &Value) -> Option<Cause> {
+    let domain = |vmi: &Value| vmi["spec"]["domain"].clone();
+    let (old, new) = (domain(old), domain(new));
+    let most = |domain: &Value| domain["cpu"]["maxSockets"].as_u64().unwrap_or_default();
+    let memory = |domain: &Value| domain["memory"]["maxGuest"].as_str().and_then(|text| Quantity::parse(text).ok());
+    let (field, message) = if most(&old) != most(&new) {
+        ("spec.domain.cpu.maxSockets", "CPU topology maxSockets changed")
+    } else if matches!((memory(&old), memory(&new)), (Some(old), Some(new)) if old != new) {
+        ("spec.domain.memory.maxGuest", "Memory maxGuest changed")
+    } else {
+        return None;
+    };
+    Some(Cause { reason: INVALID, field: field.into(), message: message.into() })
 }
 
 /// What stands against a node agent's write of an instance on another node. Its token says which node it is on; embedded

@@ -17,7 +17,11 @@ mod report;
 mod servers;
 mod watcher;
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 use tokio::time::Instant;
@@ -64,9 +68,12 @@ fn main() -> ExitCode {
 
 /// Whether all goals are met.
 fn run() -> Result<bool> {
-    let (plan, json, programs) = parse(std::env::args().skip(1))?;
+    let (plan, json, peer) = parse(std::env::args().skip(1))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let table = runtime.block_on(bench(plan, programs))?;
+    let table = runtime.block_on(bench(plan, &peer))?;
+    if matches!(peer, Peer::Ferrovirt(_)) {
+        table.note()?;
+    }
     print!("{}", table.text());
     if let Some(path) = json {
         std::fs::write(&path, table.json()).with_context(|| format!("cannot write {}", path.display()))?;
@@ -74,7 +81,14 @@ fn run() -> Result<bool> {
     Ok(table.met())
 }
 
-fn parse(mut arguments: impl Iterator<Item = String>) -> Result<(Plan, Option<PathBuf>, PathBuf)> {
+/// What we are measured against: the directory of its programs.
+enum Peer {
+    Kubernetes(PathBuf),
+    /// Another build of ours.
+    Ferrovirt(PathBuf),
+}
+
+fn parse(mut arguments: impl Iterator<Item = String>) -> Result<(Plan, Option<PathBuf>, Peer)> {
     let mut plan = Plan {
         objects: 10_000,
         serial: 300,
@@ -85,24 +99,38 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<(Plan, Option<Pa
         rounds: 9,
         pause: Duration::from_millis(25),
     };
-    let (mut json, mut programs) = (None, None);
+    let (mut json, mut peer) = (None, None);
     while let Some(argument) = arguments.next() {
         let value = arguments.next().with_context(|| format!("{argument} needs a value"))?;
         match argument.as_str() {
             "--json" => json = Some(PathBuf::from(value)),
-            "--kubernetes" => programs = Some(PathBuf::from(value)),
+            "--kubernetes" => peer = Some(Peer::Kubernetes(PathBuf::from(value))),
+            "--versus" => peer = Some(Peer::Ferrovirt(PathBuf::from(value))),
+            "--rounds" => plan.rounds = value.parse().context("--rounds is not a number")?,
             "--objects" => plan.objects = value.parse().context("--objects is not a number")?,
             other => anyhow::bail!("unknown argument {other}"),
         }
     }
-    let programs = programs.context("--kubernetes DIRECTORY says where kube-apiserver and etcd are")?;
-    Ok((plan, json, programs))
+    let peer = peer.context("--kubernetes DIRECTORY says where kube-apiserver and etcd are")?;
+    Ok((plan, json, peer))
 }
 
-async fn bench(plan: Plan, programs: PathBuf) -> Result<Table> {
+async fn bench(plan: Plan, peer: &Peer) -> Result<Table> {
     let work = tempfile::Builder::new().prefix("fv-bench-api-").tempdir_in("/tmp")?;
-    let mut peer = Measured::new("kube-apiserver and etcd", Kubernetes::new(programs, work.path())?);
-    let mut ours = Measured::new("ferrovirt", Ferrovirt::new(work.path())?);
+    match peer {
+        Peer::Kubernetes(programs) => {
+            let name = "kube-apiserver and etcd";
+            turns(plan, Measured::new(name, Kubernetes::new(programs, work.path())?), work.path()).await
+        }
+        Peer::Ferrovirt(programs) => {
+            let base = Ferrovirt::of(programs, &work.path().join("base"))?;
+            turns(plan, Measured::new("the other ferrovirt", base), work.path()).await
+        }
+    }
+}
+
+async fn turns<T: Target>(plan: Plan, mut peer: Measured<T>, work: &Path) -> Result<Table> {
+    let mut ours = Measured::new("ferrovirt", Ferrovirt::new(work)?);
     peer.load(plan).await?;
     ours.load(plan).await?;
     eprintln!("{} times {} writes to {} watchers, in turns", plan.rounds, plan.watched, plan.watchers);
@@ -110,7 +138,8 @@ async fn bench(plan: Plan, programs: PathBuf) -> Result<Table> {
         peer.watch(plan, round).await?;
         ours.watch(plan, round).await?;
     }
-    Ok(Table { plan, peer: peer.finish().await?, ours: ours.finish().await? })
+    let name = peer.name;
+    Ok(Table { plan, name, peer: peer.finish().await?, ours: ours.finish().await? })
 }
 
 /// A server, and what was measured of it so far. It stands still between the calls.

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use ferrovirt_e2e::figures;
 use serde_json::{Value, json};
 
 use crate::Plan;
@@ -22,6 +23,8 @@ pub struct Figures {
 
 pub struct Table {
     pub plan: Plan,
+    /// Of the peer.
+    pub name: &'static str,
     pub ours: Figures,
     pub peer: Figures,
 }
@@ -38,7 +41,7 @@ struct Row {
 
 impl Table {
     fn rows(&self) -> Vec<Row> {
-        let Self { plan, ours, peer } = self;
+        let Self { plan, ours, peer, .. } = self;
         let ms = |time: Duration| time.as_secs_f64() * 1000.0;
         let mib = |kib: u64| kib as f64 / 1024.0;
         let row = |key, name, unit, ours, peer, goal, met: fn(f64, f64) -> bool| Row {
@@ -106,13 +109,22 @@ impl Table {
         self.rows().iter().all(|row| row.met)
     }
 
+    /// For the comparison of two builds.
+    pub fn note(&self) -> anyhow::Result<()> {
+        for row in self.rows() {
+            figures::note_of("base", &row.name, row.unit, row.peer)?;
+            figures::note_of("this", &row.name, row.unit, row.ours)?;
+        }
+        Ok(())
+    }
+
     pub fn text(&self) -> String {
-        let mut out = format!("{:<36}{:>14}{:>18}{:>8}{:>24}\n", "", "ferrovirt", "kube-apiserver", "ratio", "goal");
+        let mut out = format!("{:<36}{:>14}{:>25}{:>8}{:>24}\n", "", "ferrovirt", self.name, "ratio", "goal");
         for row in self.rows() {
             let value = |number: f64| format!("{number:.1} {}", row.unit);
             let _ = writeln!(
                 out,
-                "{:<36}{:>14}{:>18}{:>8.2}{:>24}  {}",
+                "{:<36}{:>14}{:>25}{:>8.2}{:>24}  {}",
                 row.name,
                 value(row.ours),
                 value(row.peer),

@@ -91,7 +91,13 @@ pub struct Ferrovirt {
 impl Ferrovirt {
     pub fn new(work: &Path) -> Result<Self> {
         let bin = std::env::var_os("FERROVIRT_BIN_DIR").context("set FERROVIRT_BIN_DIR, or use make bench-api")?;
-        let program = PathBuf::from(bin).join("ferrovirt");
+        Self::of(Path::new(&bin), work)
+    }
+
+    /// The programs of a directory.
+    pub fn of(bin: &Path, work: &Path) -> Result<Self> {
+        fs::create_dir_all(work)?;
+        let program = bin.join("ferrovirt");
         let (data_dir, log) = (work.join("ferrovirt"), work.join("ferrovirt.log"));
         Ok(Self { program, data_dir, log, port: free_port()?, running: None })
     }
@@ -163,7 +169,7 @@ pub struct Kubernetes {
 }
 
 impl Kubernetes {
-    pub fn new(programs: PathBuf, work: &Path) -> Result<Self> {
+    pub fn new(programs: &Path, work: &Path) -> Result<Self> {
         let work = work.join("kubernetes");
         fs::create_dir_all(&work)?;
         let key = KeyPair::generate()?;
@@ -178,7 +184,7 @@ impl Kubernetes {
         fs::write(work.join("service-account.pub"), accounts.public_key_pem())?;
         let empty = (String::new(), String::new());
         let mut made = Self {
-            programs,
+            programs: programs.to_owned(),
             work,
             authority: (key, params, certificate),
             admin: empty.clone(),

@@ -53,10 +53,6 @@ impl<'a> Pod<'a> {
         text(self.spec, &["os", "name"]) == "windows"
     }
 
-    pub fn in_user_namespace(&self) -> bool {
-        self.spec["hostUsers"] == false
-    }
-
     /// Who adds capabilities beyond the allowed ones, and which.
     pub fn added_capabilities(&self, allowed: &[&str]) -> (Vec<&'a str>, Vec<String>) {
         let added = |container: &Value| -> Vec<String> {

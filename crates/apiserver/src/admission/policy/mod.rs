@@ -101,8 +101,9 @@ pub fn check(object: &Value) -> Vec<Cause> {
     if kind.starts_with("Mutating") {
         required("spec.mutations", &spec["mutations"], &mut causes);
         required("spec.reinvocationPolicy", &spec["reinvocationPolicy"], &mut causes);
-    } else if spec["auditAnnotations"].as_array().is_none_or(Vec::is_empty) {
-        required("spec.validations", &spec["validations"], &mut causes);
+    } else if ["validations", "auditAnnotations"].iter().all(|key| spec[*key].as_array().is_none_or(Vec::is_empty)) {
+        let why = "validations or auditAnnotations must contain at least one item";
+        causes.extend(["spec.validations", "spec.auditAnnotations"].map(|field| Cause::required(field, why)));
     }
     causes.extend(load::Policy::read(object).faults);
     causes

@@ -3,6 +3,7 @@
 //! Only requests are checked. What is stored is taken as it is, and an update that leaves a schema alone is not held to rules
 //! that came after it.
 
+mod cost;
 mod defaults;
 mod lists;
 mod path;

@@ -1,9 +1,12 @@
 //! What the rules of a schema (`x-kubernetes-validations`) have to be.
 
+use std::sync::Arc;
+
 use ferrovirt_schema::{Cause, CauseKind};
 use kube_cel::cel::Program;
 use serde_json::{Value, json};
 
+use super::cost::{self, Declaration, Total};
 use super::schema::branches;
 use super::typing::{self, Fault, Type};
 use super::{path, structural};
@@ -53,8 +56,23 @@ pub fn wording(schema: &Value, path: &str) -> Vec<Cause> {
     causes
 }
 
-/// What compiling the rules of one node brings to light. `uncorrelated` is the list that keeps `oldSelf` from them.
-pub fn check(schema: &Value, resource: bool, uncorrelated: Option<&str>, path: &str) -> Vec<Cause> {
+pub fn any(schema: &Value) -> bool {
+    !branches(schema, KEY).is_empty()
+}
+
+/// Where the rules of a node stand.
+pub struct Scene<'a> {
+    /// At the root of an object, or of an embedded one.
+    pub resource: bool,
+    /// The list that keeps `oldSelf` from them.
+    pub uncorrelated: Option<&'a str>,
+    pub declared: Option<&'a Arc<Declaration>>,
+    /// How often such a value can be in an object, if the schema bounds it.
+    pub cardinality: Option<u64>,
+}
+
+/// What compiling the rules of one node brings to light.
+pub fn check(schema: &Value, scene: &Scene<'_>, path: &str, total: &mut Total) -> Vec<Cause> {
     let mut causes = Vec::new();
     for (index, rule) in branches(schema, KEY).iter().enumerate() {
         let (code, message) = (text(rule, &["rule"]), text(rule, &["messageExpression"]));
@@ -63,20 +81,31 @@ pub fn check(schema: &Value, resource: bool, uncorrelated: Option<&str>, path: &
             continue;
         }
         // Nor can a rule be judged if the engine falls over it, which it then does again below, and says so.
-        let Some(seen) = roomily(|| inspect(schema, resource, code, message)) else { continue };
+        let optional = rule["optionalOldSelf"] == true;
+        let Some(seen) = roomily(|| inspect(schema, scene, code, message, optional)) else { continue };
         let at = |key: &str| format!("{path}.{KEY}[{index}].{key}");
         let invalid = |key: &str, why: &str| Cause {
             kind: CauseKind::FieldValueInvalid,
             field: at(key),
             message: format!("Invalid value: {}: {why}", shown(rule)),
         };
+        let costs = seen.as_ref().map_or((0, None), |seen| (seen.cost, seen.message_cost));
+        let times = scene.declared.map_or(1, |declared| cost::cardinality(scene.cardinality, declared));
+        let cost = costs.0.saturating_mul(times);
+        causes.extend(cost::fault("estimated rule cost", cost).map(|why| Cause::forbidden(at("rule"), &why)));
+        total.add(at("rule"), cost);
         // A rule that does not compile looks at nothing.
         let compares = seen.as_ref().is_ok_and(|seen| seen.compares);
         match seen {
             Err(why) => causes.push(invalid("rule", &why)),
             Ok(seen) => causes.extend(seen.message_fault.map(|why| invalid("messageExpression", &why))),
         }
-        if let (true, Some(list)) = (compares, uncorrelated) {
+        if let Some(cost) = costs.1 {
+            let fault = cost::fault("estimated messageExpression cost", cost);
+            causes.extend(fault.map(|why| Cause::forbidden(at("messageExpression"), &why)));
+            total.add(at("messageExpression"), cost);
+        }
+        if let (true, Some(list)) = (compares, scene.uncorrelated) {
             let why = format!("oldSelf cannot be used on the uncorrelatable portion of the schema within {list}");
             causes.push(Cause::invalid(at("rule"), &json!(code), why));
         }
@@ -93,19 +122,26 @@ struct Seen {
     /// It looks at the value before.
     compares: bool,
     message_fault: Option<String>,
+    /// What it costs at most, each time, and what its message does.
+    cost: u64,
+    message_cost: Option<u64>,
 }
 
-fn inspect(schema: &Value, resource: bool, code: &str, message: &str) -> Result<Seen, String> {
-    let own = typing::declared(schema, resource).unwrap_or(Type::Dyn);
+fn inspect(schema: &Value, scene: &Scene<'_>, code: &str, message: &str, optional: bool) -> Result<Seen, String> {
+    let own = typing::declared(schema, scene.resource).unwrap_or(Type::Dyn);
+    let cost = |program: &Program| scene.declared.map_or(0, |own| cost::most(program.expression(), own, optional));
     let compiled = compile(code, &own, "bool").map_err(|why| {
         why.map_or("cel expression must evaluate to a bool".to_owned(), |why| format!("compilation failed: {why}"))
     })?;
-    let message_fault = (!message.is_empty()).then(|| compile(message, &own, "string").err()).flatten().map(|why| {
+    let compiled_message = (!message.is_empty()).then(|| compile(message, &own, "string"));
+    let message_cost = compiled_message.as_ref().and_then(|compiled| compiled.as_ref().ok()).map(cost);
+    let message_fault = compiled_message.and_then(Result::err).map(|why| {
         why.map_or("messageExpression must evaluate to a string".to_owned(), |why| {
             format!("messageExpression compilation failed: {why}")
         })
     });
-    Ok(Seen { compares: compiled.references().has_variable("oldSelf"), message_fault })
+    let compares = compiled.references().has_variable("oldSelf");
+    Ok(Seen { compares, message_fault, cost: cost(&compiled), message_cost })
 }
 
 /// An error without words is a wrong type of the whole.

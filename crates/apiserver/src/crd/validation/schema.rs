@@ -1,8 +1,11 @@
 //! The schema of a version: what it may say at all, and where.
 
+use std::sync::Arc;
+
 use ferrovirt_schema::Cause;
 use serde_json::{Value, json};
 
+use super::cost::{self, Declaration};
 use super::{defaults, lists, rules, structural};
 
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
@@ -51,13 +54,14 @@ pub fn check(schema: &Value, status: bool, path: &str) -> Vec<Cause> {
         causes.extend(faults);
     }
     let mut found = Found::default();
-    let place = Place { root: true, rules: typed, ..Place::default() };
+    let place = Place { root: true, rules: typed, cardinality: Some(1), ..Place::default() };
     node(schema, path, &place, &mut found);
     causes.extend(found.schema);
     causes.extend(found.rules);
     if let (Some(why), true) = (unreadable, causes.is_empty()) {
         causes.push(Cause::invalid(path, &json!(""), why));
     }
+    causes.extend(found.total.causes(path));
     causes
 }
 
@@ -96,6 +100,7 @@ pub fn branches<'a>(schema: &'a Value, key: &str) -> &'a [Value] {
 struct Found {
     schema: Vec<Cause>,
     rules: Vec<Cause>,
+    total: cost::Total,
 }
 
 /// Where a part of the schema stands.
@@ -112,6 +117,10 @@ struct Place {
     rules: bool,
     /// The root of the object, or of an embedded one, for rules.
     resource: bool,
+    /// How often a value can be here, if the schema bounds it.
+    cardinality: Option<u64>,
+    /// What rules see here, once some rule on the way has asked.
+    declared: Option<Arc<Declaration>>,
 }
 
 fn root_fault(schema: &Value, path: &str) -> Option<Cause> {
@@ -133,12 +142,22 @@ fn root_fault(schema: &Value, path: &str) -> Option<Cause> {
 fn node(schema: &Value, path: &str, place: &Place, found: &mut Found) {
     let before = found.schema.len();
     standard(schema, path, place, &mut found.schema);
-    below(schema, path, place, found);
+    let resource = place.root || place.resource;
+    let mut place = place.clone();
+    if place.rules && place.declared.is_none() && rules::any(schema) {
+        place.declared = Declaration::of(schema, resource);
+    }
+    below(schema, path, &place, found);
     lists::check(schema, path, &mut found.schema);
     found.schema.extend(rules::wording(schema, path));
     if place.rules && found.schema.len() == before {
-        let resource = place.root || place.resource;
-        found.rules.extend(rules::check(schema, resource, place.uncorrelated.as_deref(), path));
+        let scene = rules::Scene {
+            resource,
+            uncorrelated: place.uncorrelated.as_deref(),
+            declared: place.declared.as_ref(),
+            cardinality: place.cardinality,
+        };
+        found.rules.extend(rules::check(schema, &scene, path, &mut found.total));
     }
 }
 
@@ -177,17 +196,20 @@ fn standard(schema: &Value, path: &str, place: &Place, causes: &mut Vec<Cause>) 
 }
 
 fn below(schema: &Value, path: &str, place: &Place, found: &mut Found) {
-    let inner = Place { root: false, resource: false, ..place.clone() };
+    let cardinality = place.cardinality.zip(cost::multiplicity(schema)).map(|(times, each)| times.saturating_mul(each));
+    let inner = Place { root: false, resource: false, cardinality, declared: None, ..place.clone() };
+    let declared = |step: &str| place.declared.as_ref().and_then(|own| own.child(step)).cloned();
     let resource = |child: &Value| on(child, "x-kubernetes-embedded-resource");
     if let Some(additional) = set(schema, "additionalProperties").filter(|a| a.is_object()) {
-        let mut inner = Place { resource: resource(additional), ..inner.clone() };
+        let mut inner = Place { resource: resource(additional), declared: declared("@values"), ..inner.clone() };
         if place.meta {
             inner.no_default = Some("inside additionalProperties applying to object metadata".to_owned());
         }
         node(additional, &format!("{path}.additionalProperties"), &inner, found);
     }
     for (name, child) in properties(schema) {
-        let mut inner = Place { resource: resource(child), ..inner.clone() };
+        let declared = place.declared.as_ref().and_then(|own| own.property(name)).cloned();
+        let mut inner = Place { resource: resource(child), declared, ..inner.clone() };
         if (place.root || resource(schema)) && META.contains(&name.as_str()) {
             inner.meta = true;
             if place.root {
@@ -206,7 +228,7 @@ fn below(schema: &Value, path: &str, place: &Place, found: &mut Found) {
         }
     }
     if let Some(items) = set(schema, "items") {
-        let mut inner = Place { resource: resource(items), ..inner };
+        let mut inner = Place { resource: resource(items), declared: declared("@items"), ..inner };
         if schema["x-kubernetes-list-type"] != "map" {
             inner.uncorrelated.get_or_insert_with(|| path.to_owned());
         }

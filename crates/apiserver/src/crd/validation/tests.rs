@@ -312,9 +312,9 @@ fn rules_compile_to_bool() {
         let expected: Vec<String> = expected.iter().map(|line| format!("{at}{line}")).collect();
         check_schema(&rules(given), &expected.iter().map(String::as_str).collect::<Vec<_>>());
     }
-    let item = json!({"type": "string", "x-kubernetes-validations": [{"rule": "self == oldSelf"}]});
+    let item = json!({"type": "string", "maxLength": 10, "x-kubernetes-validations": [{"rule": "self == oldSelf"}]});
     check_schema(
-        &field(json!({"type": "array", "items": item})),
+        &field(json!({"type": "array", "maxItems": 10, "items": item})),
         &[
             ".properties[a].items.x-kubernetes-validations[0].rule FieldValueInvalid Invalid value: \"self == oldSelf\": oldSelf cannot be used on the uncorrelatable portion of the schema within spec.validation.openAPIV3Schema.properties[a]",
         ],

@@ -406,7 +406,7 @@ fn metadata() -> Type<'static> {
 }
 
 /// The name of a property in rules. None if it cannot be written there.
-fn escaped(name: &str) -> Option<String> {
+pub fn escaped(name: &str) -> Option<String> {
     let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '/');
     if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || !name.chars().all(known) {
         return None;

@@ -76,9 +76,13 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                     NAME,
                     col("Status", job_status),
                     col("Completions", |o| {
-                        let done = at(o, &["status", "succeeded"]).and_then(Value::as_i64).unwrap_or(0);
-                        format!("{done}/{}", at(o, &["spec", "completions"]).and_then(Value::as_i64).unwrap_or(1))
-                            .into()
+                        let done = number(o, &["status", "succeeded"]);
+                        let wanted = at(o, &["spec", "completions"]).and_then(Value::as_i64);
+                        match (wanted, at(o, &["spec", "parallelism"]).and_then(Value::as_i64)) {
+                            (Some(wanted), _) => format!("{done}/{wanted}").into(),
+                            (None, Some(side)) if side > 1 => format!("{done}/1 of {side}").into(),
+                            (None, _) => format!("{done}/1").into(),
+                        }
                     }),
                     col("Duration", |_| "".into()),
                     AGE,
@@ -190,7 +194,7 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                         None => "<none>".into(),
                         Some(seconds) => super::human_duration(seconds).into(),
                     }),
-                    col("Condition", |o| join(&o["status"]["conditions"], |c| c["type"].as_str().map(str::to_owned))),
+                    col("Condition", signing_status),
                 ]
             }
         }
@@ -219,7 +223,13 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                 &[
                     NAME,
                     col("PolicyName", |o| text(o, &["spec", "policyName"]).into()),
-                    col("ParamRef", |o| or_unset(text(o, &["spec", "paramRef", "name"]))),
+                    col("ParamRef", |o| {
+                        match (text(o, &["spec", "paramRef", "namespace"]), text(o, &["spec", "paramRef", "name"])) {
+                            (_, "") => "<unset>".into(),
+                            ("", name) => format!("*/{name}").into(),
+                            (namespace, name) => format!("{namespace}/{name}").into(),
+                        }
+                    }),
                     AGE,
                 ]
             }
@@ -229,17 +239,136 @@ pub fn columns(plural: &str) -> &'static [Printer] {
                 &[
                     NAME,
                     col("State", |o| {
+                        let mut states = Vec::new();
+                        let going = super::deleting(o);
+                        states.extend(going.then_some("deleted"));
                         match (o["status"]["allocation"].is_object(), count(&o["status"]["reservedFor"])) {
-                            (false, _) => "pending".into(),
-                            (true, 0) => "allocated".into(),
-                            (true, _) => "allocated,reserved".into(),
+                            (false, _) if going => {}
+                            (false, _) => states.push("pending"),
+                            (true, 0) => states.push("allocated"),
+                            (true, _) => states.extend(["allocated", "reserved"]),
                         }
+                        states.join(",").into()
                     }),
                     AGE,
                 ]
             }
         }
+        "flowschemas" => {
+            const {
+                &[
+                    NAME,
+                    col("PriorityLevel", |o| text(o, &["spec", "priorityLevelConfiguration", "name"]).into()),
+                    col("MatchingPrecedence", |o| number(o, &["spec", "matchingPrecedence"])),
+                    col("DistinguisherMethod", |o| or_none(text(o, &["spec", "distinguisherMethod", "type"]))),
+                    AGE,
+                    col("MissingPL", |o| {
+                        crate::object::condition(o, "Dangling").map_or("?", |found| text(found, &["status"])).into()
+                    }),
+                ]
+            }
+        }
+        "prioritylevelconfigurations" => {
+            const {
+                &[
+                    NAME,
+                    col("Type", |o| text(o, &["spec", "type"]).into()),
+                    col("NominalConcurrencyShares", |o| given(o, &["spec", "limited", "nominalConcurrencyShares"])),
+                    col("Queues", |o| given(o, &["spec", "limited", "limitResponse", "queuing", "queues"])),
+                    col("HandSize", |o| given(o, &["spec", "limited", "limitResponse", "queuing", "handSize"])),
+                    col("QueueLengthLimit", |o| {
+                        given(o, &["spec", "limited", "limitResponse", "queuing", "queueLengthLimit"])
+                    }),
+                    AGE,
+                ]
+            }
+        }
+        "servicecidrs" => {
+            const { &[NAME, col("CIDRs", |o| crate::object::strings(o["spec"].get("cidrs")).join(",").into()), AGE] }
+        }
+        "volumeattributesclasses" => const { &[NAME, col("DriverName", |o| text(o, &["driverName"]).into()), AGE] },
+        "resourceslices" => {
+            const {
+                &[
+                    NAME,
+                    col("Node", |o| text(o, &["spec", "nodeName"]).into()),
+                    col("Driver", |o| text(o, &["spec", "driver"]).into()),
+                    col("Pool", |o| text(o, &["spec", "pool", "name"]).into()),
+                    AGE,
+                ]
+            }
+        }
+        "horizontalpodautoscalers" => {
+            const {
+                &[
+                    NAME,
+                    col("Reference", |o| {
+                        let of = |key: &str| text(o, &["spec", "scaleTargetRef", key]);
+                        format!("{}/{}", of("kind"), of("name")).into()
+                    }),
+                    col("Targets", targets),
+                    col("MinPods", |o| match at(o, &["spec", "minReplicas"]).and_then(Value::as_i64) {
+                        Some(least) => least.to_string().into(),
+                        None => "<unset>".into(),
+                    }),
+                    col("MaxPods", |o| number(o, &["spec", "maxReplicas"])),
+                    col("Replicas", |o| number(o, &["status", "currentReplicas"])),
+                    AGE,
+                ]
+            }
+        }
         _ => const { &[NAME, AGE] },
+    }
+}
+
+fn given(object: &Value, path: &[&str]) -> Value {
+    at(object, path).filter(|value| !value.is_null()).cloned().unwrap_or_else(|| "<none>".into())
+}
+
+fn signing_status(request: &Value) -> Value {
+    let has = |kind: &str| crate::object::condition(request, kind).is_some();
+    let mut status = match (has("Denied"), has("Approved")) {
+        (true, _) => "Denied",
+        (false, true) => "Approved",
+        (false, false) => "Pending",
+    }
+    .to_owned();
+    if has("Failed") {
+        status.push_str(",Failed");
+    }
+    if !text(request, &["status", "certificate"]).is_empty() {
+        status.push_str(",Issued");
+    }
+    status.into()
+}
+
+/// What an autoscaler aims at. Nobody measures here, so what there is is unknown.
+fn targets(autoscaler: &Value) -> Value {
+    let one = |metric: &Value| {
+        let kind = text(metric, &["type"]);
+        let mut member = kind.to_owned();
+        if let Some(first) = member.get_mut(0..1) {
+            first.make_ascii_lowercase();
+        }
+        let target = &metric[&member]["target"];
+        let name = match kind {
+            "Resource" | "ContainerResource" => format!("{}: ", text(metric, &[&member, "name"])),
+            _ => String::new(),
+        };
+        let aim = match (target["averageValue"].as_str(), target["averageUtilization"].as_i64()) {
+            (Some(each), _) if matches!(kind, "External" | "Object") => format!("{each} (avg)"),
+            (Some(each), _) => each.to_owned(),
+            (None, Some(share)) => format!("{share}%"),
+            (None, None) => target["value"].as_str().unwrap_or("<auto>").to_owned(),
+        };
+        format!("{name}<unknown>/{aim}")
+    };
+    let metrics = autoscaler["spec"]["metrics"].as_array().map_or(&[][..], Vec::as_slice);
+    let shown: Vec<String> = metrics.iter().take(2).map(one).collect();
+    match metrics.len() {
+        0 => "<none>".into(),
+        1 | 2 => shown.join(", ").into(),
+        more => format!("{} + {} more...", shown.join(", "), more - 2).into(),
     }
 }
 

@@ -10,6 +10,7 @@ use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
+pub mod hooks;
 pub mod kubectl;
 
 pub struct Server {
@@ -23,9 +24,21 @@ impl Server {
     }
 
     pub async fn start_with(config: Config) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::start_in(tempfile::tempdir().unwrap(), config).await
+    }
+
+    /// With what is stored there.
+    pub async fn start_in(dir: tempfile::TempDir, config: Config) -> Self {
         let api = ApiServer::start(Config { data_dir: dir.path().to_owned(), ..config }).await.unwrap();
         Self { api, dir }
+    }
+
+    /// Stops, and starts again with what is stored.
+    pub async fn restart(self) -> Self {
+        self.api.shutdown().await;
+        let Self { api, dir } = self;
+        drop(api);
+        Self::start_in(dir, Config::default()).await
     }
 
     pub fn admin(&self) -> Client {

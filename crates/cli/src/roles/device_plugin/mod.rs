@@ -49,6 +49,8 @@ pub fn devices(kvm: bool) -> Vec<Device> {
     let device = |resource, path, usable| Device { resource, path, usable };
     vec![
         device(names::KVM_DEVICE, "/dev/kvm", kvm),
+        // The other kernel interface that hypervisors of libvirt's use; a node that has it has nothing else to show.
+        device(names::MSHV_DEVICE, "/dev/mshv", true),
         device(names::TUN_DEVICE, "/dev/net/tun", true),
         device(names::VHOST_NET_DEVICE, "/dev/vhost-net", true),
         device(names::VHOST_VSOCK_DEVICE, "/dev/vhost-vsock", true),
@@ -152,6 +154,16 @@ impl Drop for AbortOnDrop {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_devices_of_hypervisors_are_counted_where_they_work() {
+        let offered = |kvm: bool| -> Vec<&str> {
+            let usable = devices(kvm).into_iter().filter(|device| device.usable);
+            usable.map(|device| device.path).take(2).collect()
+        };
+        assert_eq!(offered(true), ["/dev/kvm", "/dev/mshv"]);
+        assert_eq!(offered(false).first(), Some(&"/dev/mshv"), "another processor may well have it");
+    }
 
     /// Plays the kubelet: takes the registration, then asks for devices.
     #[tokio::test]

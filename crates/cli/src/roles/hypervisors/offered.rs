@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use ferrovirt_api::{names, v1::KubeVirt};
-use ferrovirt_machine::hypervisor::{DEFAULT, drivers};
+use ferrovirt_machine::{
+    hypervisor::{DEFAULT, drivers},
+    node_facts::NodeFacts,
+};
 use ferrovirt_node::Hypervisors;
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
@@ -25,7 +28,14 @@ enum Seen {
 }
 
 /// Follows the configuration and the tries for as long as the agent lives.
-pub fn follow(client: Client, namespace: &str, node: &str, kvm: bool) -> watch::Receiver<Hypervisors> {
+pub fn follow(
+    client: Client,
+    namespace: &str,
+    node: &str,
+    kvm: bool,
+    assumed: NodeFacts,
+) -> (watch::Receiver<Hypervisors>, watch::Receiver<NodeFacts>) {
+    let (facts_sender, facts_receiver) = watch::channel(assumed);
     let mut tried = Tried::new();
     let mut kubevirt = KubeVirt::default();
     let (sender, receiver) = watch::channel(offered(&kubevirt, kvm, &tried));
@@ -41,7 +51,12 @@ pub fn follow(client: Client, namespace: &str, node: &str, kvm: bool) -> watch::
         while let Some(next) = seen.next().await {
             match next {
                 Ok(Seen::KubeVirt(changed)) => kubevirt = *changed,
-                Ok(Seen::Probe(pod)) => drop(result(&pod).map(|(name, result)| tried.insert(name, result))),
+                Ok(Seen::Probe(pod)) => {
+                    if let Some(found) = facts(&pod) {
+                        facts_sender.send_if_modified(|known| std::mem::replace(known, found.clone()) != found);
+                    }
+                    drop(result(&pod).map(|(name, result)| tried.insert(name, result)));
+                }
                 Err(error) => tracing::warn!(%error, "cannot watch which hypervisors to offer; trying again"),
             }
             let now = offered(&kubevirt, kvm, &tried);
@@ -52,7 +67,7 @@ pub fn follow(client: Client, namespace: &str, node: &str, kvm: bool) -> watch::
             });
         }
     });
-    receiver
+    (receiver, facts_receiver)
 }
 
 fn offered(kubevirt: &KubeVirt, kvm: bool, tried: &Tried) -> Hypervisors {
@@ -87,6 +102,17 @@ fn result(pod: &Pod) -> Option<(String, Option<String>)> {
         _ => Some(no_image(container)?),
     };
     Some((name, obstacle))
+}
+
+/// What a successful try of the default hypervisor said of its node.
+fn facts(pod: &Pod) -> Option<NodeFacts> {
+    let status = pod.status.as_ref().filter(|status| status.phase.as_deref() == Some("Succeeded"))?;
+    if pod.labels().get(TRIED_LABEL).map(String::as_str) != Some(DEFAULT) {
+        return None;
+    }
+    let container = status.container_statuses.iter().flatten().next()?;
+    let message = container.state.as_ref()?.terminated.as_ref()?.message.as_deref()?;
+    serde_json::from_str(message).ok()
 }
 
 fn last_words(container: Option<&ContainerStatus>) -> Option<String> {
@@ -158,5 +184,22 @@ mod tests {
             let expected = expected.map(|why| (hypervisor.to_owned(), why.map(str::to_owned)));
             assert_eq!(found, expected, "{status}");
         }
+    }
+
+    #[test]
+    fn a_successful_try_tells_what_the_node_can_run() {
+        let said = NodeFacts { machine_types: vec!["q35".into()], ..NodeFacts::default() };
+        let pod = |hypervisor: &str, phase: &str, message: &str| -> Pod {
+            let state = json!({ "terminated": { "exitCode": 0, "message": message } });
+            let container = json!({ "name": "probe", "image": "x:1", "imageID": "", "ready": false, "restartCount": 0, "state": state });
+            let status = json!({ "phase": phase, "containerStatuses": [container] });
+            serde_json::from_value(json!({ "metadata": { "labels": { TRIED_LABEL: hypervisor } }, "status": status }))
+                .unwrap()
+        };
+        let text = said.to_text(4096).unwrap();
+        assert_eq!(facts(&pod(DEFAULT, "Succeeded", &text)), Some(said));
+        assert_eq!(facts(&pod("lxc", "Succeeded", &text)), None);
+        assert_eq!(facts(&pod(DEFAULT, "Failed", &text)), None);
+        assert_eq!(facts(&pod(DEFAULT, "Succeeded", "not told")), None);
     }
 }

@@ -57,6 +57,8 @@ struct Try {
     node: String,
     driver: &'static dyn Hypervisor,
     image: String,
+    /// As a machine would have it: what the hypervisor can do depends on it.
+    device: Option<&'static str>,
 }
 
 #[derive(Default)]
@@ -141,7 +143,8 @@ where
     for node in nodes.iter().map(AsRef::as_ref) {
         for driver in drivers().filter(|driver| is_listed(kubevirt, *driver) && has_device(node, *driver)) {
             let image = launcher_image(launcher, driver.name());
-            let attempt = Try { node: node.name_any(), driver, image };
+            let device = driver.device().filter(|device| offers(node, device));
+            let attempt = Try { node: node.name_any(), driver, image, device };
             wanted.insert(attempt.name(node), attempt);
         }
     }
@@ -160,7 +163,10 @@ where
 
 /// Whether to try at all: a node's agent says itself that a device is missing.
 fn has_device(node: &Node, driver: &dyn Hypervisor) -> bool {
-    let Some(device) = driver.needed_device() else { return true };
+    driver.needed_device().is_none_or(|device| offers(node, device))
+}
+
+fn offers(node: &Node, device: &str) -> bool {
     let allocatable = node.status.iter().flat_map(|status| status.allocatable.iter().flatten());
     allocatable.into_iter().any(|(name, number)| name == device && number.0 != "0")
 }
@@ -174,7 +180,7 @@ impl Try {
     fn name(&self, node: &Node) -> String {
         let kernel = node.status.as_ref().and_then(|status| status.node_info.as_ref()).map(|info| &info.kernel_version);
         let mut hasher = DefaultHasher::new();
-        (&self.node, &node.metadata.uid, &self.image, kernel).hash(&mut hasher);
+        (&self.node, &node.metadata.uid, &self.image, kernel, self.device).hash(&mut hasher);
         format!("{PROBE_APP}-{}-{:08x}", self.driver.name(), hasher.finish() & 0xffff_ffff)
     }
 
@@ -190,7 +196,7 @@ impl Try {
                 json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } }),
             ),
         };
-        let devices = self.driver.needed_device().map_or(json!({}), |device| json!({ device: "1" }));
+        let devices = self.device.map_or(json!({}), |device| json!({ device: "1" }));
         let mut requests = devices.clone();
         requests["cpu"] = json!("5m");
         requests["memory"] = json!("32Mi");
@@ -300,7 +306,7 @@ mod tests {
     #[test]
     fn a_try_has_the_rights_of_a_launcher_and_its_node() {
         for driver in drivers() {
-            let attempt = Try { node: "a".into(), driver, image: "x:1".into() };
+            let attempt = Try { node: "a".into(), driver, image: "x:1".into(), device: driver.needed_device() };
             let pod = serde_json::to_value(attempt.pod("n", &kubevirt(&[])).unwrap()).unwrap();
             let container = &pod["spec"]["containers"][0];
             assert_eq!(container["securityContext"]["privileged"] == json!(true), driver.runs_privileged());
