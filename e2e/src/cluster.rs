@@ -231,21 +231,45 @@ pub fn writes(host: &Host) -> Result<BTreeMap<String, u64>> {
     Ok(found)
 }
 
-/// Waits until a machine would be taken: the API server answers, finds our webhooks, and the node agent has a ready node.
+/// Waits until a machine would be taken and could be started: the API server answers, finds our webhooks and our part of the
+/// API, and every one of our pods runs and is ready.
 fn ready(host: &Host) -> Result<()> {
     let vm = manifest::plain_vm("would-be", "Halted").to_string();
     wait::until("Ferrovirt on the cluster", wait::BOOT, || {
-        let asked = host.try_kubectl(&["create", "--dry-run=server", "-f", "-"], &vm)?;
-        if !asked.succeeded() {
-            return Ok(Seen::Not(asked.stderr));
+        let asked = [
+            host.try_kubectl(&["create", "--dry-run=server", "-f", "-"], &vm)?,
+            host.try_kubectl(&["get", "--raw", "/apis/subresources.kubevirt.io/v1"], "")?,
+        ];
+        if let Some(refused) = asked.into_iter().find(|asked| !asked.succeeded()) {
+            return Ok(Seen::Not(refused.stderr));
         }
-        let wanted = ["-n", NAMESPACE, "get", "daemonset/virt-handler", "-o", "json"];
-        let status = match host.try_kubectl(&wanted, "")?.success() {
-            Ok(text) => serde_json::from_str::<Value>(&text)?["status"].take(),
-            Err(error) => return Ok(Seen::Not(error.to_string())),
-        };
-        let agents = status["numberReady"].as_u64() >= status["desiredNumberScheduled"].as_u64();
-        Ok(if agents { Seen::Yes(()) } else { Seen::Not(status.to_string()) })
+        all_ready(host)
+    })
+}
+
+/// A pod that was killed counts as ready until its kubelet has looked, and is no endpoint for a while after it is back. So
+/// processes, pods and endpoints have to agree.
+fn all_ready(host: &Host) -> Result<Seen<()>> {
+    let wanted = "pods,endpointslices";
+    let asked = host.try_kubectl(&["-n", NAMESPACE, "get", wanted, "-l", "!job-name", "-o", "json"], "")?;
+    if !asked.succeeded() {
+        return Ok(Seen::Not(asked.stderr));
+    }
+    let list: Value = serde_json::from_str(&asked.stdout)?;
+    let items = list["items"].as_array().context("a list without items")?;
+    let pods: Vec<&Value> = items.iter().filter(|item| item["kind"] == "Pod").collect();
+    let servers = pods.iter().filter(|pod| pod["metadata"]["labels"]["kubevirt.io"] == "virt-api").count();
+    let up = pods.iter().filter(|pod| pod["status"]["containerStatuses"][0]["ready"] == true).count();
+    let of_servers = |item: &&Value| item["metadata"]["labels"]["kubernetes.io/service-name"] == "virt-api";
+    let endpoints = items.iter().filter(of_servers).filter_map(|slice| slice["endpoints"].as_array()).flatten();
+    let reached = endpoints.filter(|endpoint| endpoint["conditions"]["ready"] == true).count();
+    let (all, alive) = (pods.len(), components().len());
+    let agree = servers > 0 && up == all && alive >= all && reached == servers;
+    Ok(match agree {
+        true => Seen::Yes(()),
+        false => Seen::Not(format!(
+            "{up} of {all} pods are ready, {alive} processes run, {reached} of {servers} servers are endpoints"
+        )),
     })
 }
 
