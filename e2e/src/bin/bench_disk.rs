@@ -18,14 +18,20 @@ use ferrovirt_e2e::{
 };
 use serde_json::{Value, json};
 
-/// Of the disk; most of it is data.
-const SIZE: u64 = 2 << 30;
 const ROUNDS: usize = 3;
 
+/// For comparisons of two builds, which take their peers from each other and repeat the whole: less of everything.
+fn quick() -> bool {
+    std::env::args().any(|word| word == "--quick")
+}
+
+/// Of the disk; most of it is data.
+fn size() -> u64 {
+    if quick() { 1 << 30 } else { 2 << 30 }
+}
+
 fn main() -> Result<()> {
-    // For comparisons of two builds, which take their peers from each other and repeat the whole.
-    let quick = std::env::args().any(|word| word == "--quick");
-    let rounds = if quick { 1 } else { ROUNDS };
+    let rounds = if quick() { 1 } else { ROUNDS };
     let host = Host::start()?;
     let work = host.work_dir().join("bench");
     let image = make_image(&work)?;
@@ -37,7 +43,7 @@ fn main() -> Result<()> {
     for round in 0..rounds {
         // Another name each time, so that the node's cache has nothing to give.
         fs::hard_link(&image, work.join(format!("www/{round}.qcow2")))?;
-        if !quick {
+        if !quick() {
             floors.push(floor(&work, &url(round))?);
         }
         let name = format!("import{round}");
@@ -66,7 +72,7 @@ fn main() -> Result<()> {
     for (what, ours, _) in &disks {
         figures::note(what, "MB/s", *ours)?;
     }
-    println!("image: {} MiB of qcow2, disk of {} MiB", fs::metadata(&image).map_or(0, |m| m.len() >> 20), SIZE >> 20);
+    println!("image: {} MiB of qcow2, disk of {} MiB", fs::metadata(&image).map_or(0, |m| m.len() >> 20), size() >> 20);
     println!("curl, then qemu-img convert, then sync   {:7.2} s (best of {rounds})", best(&floors));
     println!(
         "DataVolume from http                     {:7.2} s, {:.2} of that",
@@ -98,7 +104,7 @@ fn shared_clone(image: &Path) -> Result<Option<(f64, f64)>> {
     let mounted = Mounted::new(&host.work_dir().join("disk.xfs"), &host.data_dir())?;
     host.up()?;
     let path = image.to_string_lossy();
-    host.ferrovirt(&["image-upload", "dv", "origin", "--size", &SIZE.to_string(), "--image-path", &path])?;
+    host.ferrovirt(&["image-upload", "dv", "origin", "--size", &size().to_string(), "--image-path", &path])?;
     let mut clones = vec![];
     for round in 0..ROUNDS {
         let source = json!({ "pvc": { "namespace": "default", "name": "origin" } });
@@ -120,7 +126,7 @@ struct Mounted(PathBuf);
 
 impl Mounted {
     fn new(file: &Path, place: &Path) -> Result<Self> {
-        fs::File::create(file)?.set_len(3 * SIZE)?;
+        fs::File::create(file)?.set_len(3 * size())?;
         fs::create_dir_all(place)?;
         run(Command::new("mkfs.xfs").arg("-q").arg(file))?;
         run(Command::new("mount").args(["-o", "loop"]).arg(file).arg(place))?;
@@ -195,7 +201,7 @@ fn make_image(work: &Path) -> Result<PathBuf> {
     let mut file = fs::File::create(&raw)?;
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut block = vec![0; 1 << 20];
-    for _ in 0..SIZE >> 20 {
+    for _ in 0..size() >> 20 {
         for cell in block.chunks_exact_mut(8) {
             state ^= state << 13;
             state ^= state >> 7;
@@ -229,7 +235,7 @@ fn volume(name: &str, source: &Value) -> Value {
     json!({
         "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume",
         "metadata": { "name": name, "namespace": "default" },
-        "spec": { "source": source, "storage": { "resources": { "requests": { "storage": SIZE.to_string() } } } },
+        "spec": { "source": source, "storage": { "resources": { "requests": { "storage": size().to_string() } } } },
     })
 }
 

@@ -34,10 +34,10 @@ struct Program {
 }
 
 const PROGRAMS: [Program; 4] = [
-    Program { name: "bench", arguments: &["--runs", "3", "--vms", "4"], both: false },
+    Program { name: "bench", arguments: &["--runs", "1", "--vms", "4"], both: false },
     Program { name: "bench_disk", arguments: &["--quick"], both: false },
     Program { name: "bench_net", arguments: &["--quick"], both: false },
-    Program { name: "bench_api", arguments: &["--rounds", "5"], both: true },
+    Program { name: "bench_api", arguments: &["--rounds", "2"], both: true },
 ];
 
 fn main() -> Result<()> {
