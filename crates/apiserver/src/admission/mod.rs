@@ -11,6 +11,8 @@ pub mod quota;
 pub mod rights;
 mod webhook;
 
+use std::sync::atomic::Ordering;
+
 use ferrovirt_store::{Condition, Key};
 use serde_json::{Value, json};
 
@@ -123,6 +125,9 @@ pub async fn mutate(
     object: &mut Value,
     old: Option<&Value>,
 ) -> Result<(), ApiError> {
+    if !call.server.serving.load(Ordering::Acquire) {
+        return Ok(());
+    }
     policy::mutate(call, operation, object, old)?;
     if call.resource.special == Special::Webhook {
         return Ok(());
@@ -153,6 +158,9 @@ pub async fn validate(
     object: Option<&Value>,
     old: Option<&Value>,
 ) -> Result<(), ApiError> {
+    if !call.server.serving.load(Ordering::Acquire) {
+        return Ok(());
+    }
     policy::validate(call, operation, object, old)?;
     if call.resource.special == Special::Webhook {
         return Ok(());
