@@ -97,10 +97,12 @@ impl Shipping {
     async fn ship(&mut self, objects: &[Value]) -> Result<(), StartError> {
         let (client, last) = (&self.client, &self.last);
         let shipped = objects.iter().map(|object| async move {
-            reconcile(client, last.get(&key(object)), object).await.map_err(|error| failed(object, &error))
+            let (key, now) = (key(object), is_ours(object).then(|| entry(object)));
+            let done = reconcile(client, last.get(&key), now.as_ref(), object).await;
+            done.map(|()| now.map(|now| (key, now))).map_err(|error| failed(object, &error))
         });
-        futures::future::try_join_all(shipped).await?;
-        self.now.extend(objects.iter().filter(|object| is_ours(object)).map(|object| (key(object), entry(object))));
+        let shipped = futures::future::try_join_all(shipped).await?;
+        self.now.extend(shipped.into_iter().flatten());
         Ok(())
     }
 
@@ -122,15 +124,11 @@ impl Shipping {
     }
 }
 
-/// Creates an object, or brings it up to date if it is ours.
-async fn reconcile(client: &Client, last: Option<&Value>, wanted: &Value) -> Result<(), ApiError> {
-    let Some(current) = client.create_if_absent(wanted).await? else { return Ok(()) };
-    if !is_ours(wanted) {
-        return Ok(());
-    }
+/// Creates an object, or brings it up to date if it is ours: then there is an entry for the inventory.
+async fn reconcile(client: &Client, last: Option<&Value>, now: Option<&Value>, wanted: &Value) -> Result<(), ApiError> {
+    let (Some(current), Some(now)) = (client.create_if_absent(wanted).await?, now) else { return Ok(()) };
     let merged = if is_definition(wanted) {
-        let known = last == Some(&entry(wanted));
-        (!known || !merge::contains(&current["spec"], &wanted["spec"])).then(|| {
+        (last != Some(now) || !merge::contains(&current["spec"], &wanted["spec"])).then(|| {
             let mut definition = current.clone();
             definition["spec"] = wanted["spec"].clone();
             definition
