@@ -135,8 +135,8 @@ pub struct Server {
     pub service_network: rest::ServiceNetwork,
     pub pod_makers: Vec<String>,
     pub external_addresses: ExternalAddresses,
-    /// Puts evictions in order.
-    pub eviction_turn: tokio::sync::Mutex<()>,
+    /// Pods whose evictions were granted and that are not marked yet.
+    pub evicting: rest::Evicting,
     /// False while the server sets itself up: neither webhooks nor policies are asked then.
     pub serving: AtomicBool,
     pub stop: CancellationToken,
@@ -201,7 +201,7 @@ impl ApiServer {
             service_network: config.service_network,
             pod_makers: config.pod_makers.clone(),
             external_addresses: config.external_addresses.clone(),
-            eviction_turn: tokio::sync::Mutex::default(),
+            evicting: rest::Evicting::default(),
             serving: AtomicBool::new(false),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),

@@ -1,6 +1,7 @@
 //! Admission: built-in rules, then mutating policies and webhooks, then (after validation) validating ones.
 
 pub mod addresses;
+pub mod growth;
 pub mod limits;
 pub mod maker;
 mod matching;
