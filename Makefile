@@ -41,7 +41,7 @@ clients: ## build the stock virtctl that tests drive, if the cache lacks it
 	@scripts/clients.sh >/dev/null
 
 test: deps build debian-image clients ## all tests, with real guests
-	cargo test --workspace --no-fail-fast
+	cargo xtask test
 
 lint: ## format, clippy, layering, generated files, shell scripts
 	cargo fmt --all --check

@@ -94,7 +94,8 @@ impl RawQemu {
 fn alone(option: &str, value: &str) -> Option<String> {
     let id = || value.split(',').find_map(|part| part.strip_prefix("id="));
     match option {
-        "mon" | "vnc" => None,
+        // The last one is a descriptor of libvirt's, for the log of the serial port.
+        "mon" | "vnc" | "add-fd" => None,
         "object" if value.contains("\"secret\"") => None,
         "chardev" => match id()? {
             "charmonitor" => None,
@@ -130,6 +131,7 @@ mod tests {
             ("netdev", r#"{"type":"tap","fd":"19","id":"n0"}"#, Some(r#"{"hubid":0,"id":"n0","type":"hubport"}"#)),
             ("object", r#"{"qom-type":"secret","id":"masterKey0"}"#, None),
             ("object", r#"{"qom-type":"rng-random"}"#, Some(r#"{"qom-type":"rng-random"}"#)),
+            ("add-fd", "set=0,fd=17,opaque=serial0-log", None),
             ("m", "128", Some("128")),
         ] {
             assert_eq!(alone(option, value).as_deref(), expected, "-{option} {value}");

@@ -3,6 +3,7 @@
 
 mod conformance;
 mod r#gen;
+mod test;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -22,6 +23,8 @@ usage: cargo xtask <task>
   conformance --suite E2E_TEST --kubeconfig FILE --results DIR [--shards N] [--only PATTERN]
       Run the conformance tests that apply to an embedded host, and say what became of each.
       scripts/conformance.sh builds the suite and starts a host for it.
+  test [--lanes N] [NAME...]
+      Compile and run all test programs, or those with one of the names in theirs, several at a time.
   tidy
       Check layering, file sizes, forbidden text, links and generated files.";
 
@@ -55,6 +58,7 @@ fn run() -> Result<bool> {
             r#gen::run(&root, &options)
         }
         Some("conformance") => conformance::run(&root, args),
+        Some("test") => test::run(&root, args),
         Some("tidy") => tidy::run(&root),
         Some("help" | "--help" | "-h") => {
             println!("{USAGE}");

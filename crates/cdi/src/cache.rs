@@ -5,8 +5,9 @@
 //! Importers belong to tenants, who may enter them and make them say and write what they like. So an importer gets the one
 //! entry that is for its own namespace and source, read-only, and leaves what it fetched in its own pod. It is taken from
 //! there, once the pod has ended, by this trusted side, which makes it its own (or copies it, where somebody still has it open
-//! for writing), computes its digest, makes it durable, and only then gives it the name under which importers look. That name holds what the origin said of the content (asked anew,
-//! with the tenant's own request, before a hit counts) and the digest, which every hit is checked against.
+//! for writing), computes its digest, and only then gives it the name under which importers look. That name holds what the
+//! origin said of the content (asked anew, with the tenant's own request, before a hit counts) and the digest, which every
+//! hit is checked against. So nobody waits until it is on the disk: one that a power failure tore is found out, and fetched.
 //!
 //! ```text
 //! <cache>/<entry>/<identity>.<sha256>.image        entry: namespace and source, identity: what the origin said
@@ -174,17 +175,16 @@ impl Cache {
         let own = self.root()?.sub(entry)?;
         let budget = self.budget()?;
         let (name, written) = match left.adopted.take() {
-            Some(name) => (name, hash(&mut left.image, &mut io::sink(), budget).map(|digest| (digest, left.image))),
+            Some(name) => (name, hash(&mut left.image, &mut io::sink(), budget)),
             None => {
                 let (mut file, name) = own.create_temporary(0o644)?;
-                (name, hash(&mut left.image, &mut file, budget).map(|digest| (digest, file)))
+                (name, hash(&mut left.image, &mut file, budget))
             }
         };
-        let kept = written.and_then(|(digest, file)| {
-            file.sync_all()?;
-            own.rename(&name, &own, format!("{}.{digest}{IMAGE}", left.identity))?;
-            own.sync()?;
-            Ok(format!("{}.{digest}{IMAGE}", left.identity))
+        let kept = written.and_then(|digest| {
+            let kept = format!("{}.{digest}{IMAGE}", left.identity);
+            own.rename(&name, &own, &kept)?;
+            Ok(kept)
         });
         let kept = match kept {
             Ok(kept) => kept,

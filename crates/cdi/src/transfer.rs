@@ -105,6 +105,13 @@ impl Place {
         self.directory.as_ref().map(|directory| directory.join(JOURNAL))
     }
 
+    /// Nothing is to be resumed any more.
+    fn forget(&self) {
+        if let Some(journal) = self.journal() {
+            let _ = fs::remove_file(journal);
+        }
+    }
+
     fn reached(&self, identity: &str) -> u64 {
         let journal = self.journal().and_then(|path| fs::read(path).ok());
         let journal: Option<Journal> = journal.and_then(|bytes| serde_json::from_slice(&bytes).ok());
@@ -121,10 +128,8 @@ pub(crate) fn fetch(
     board: &Board,
 ) -> Result<(), ImportError> {
     bring(source, identity, place, options, board)?;
-    // Nothing is to be resumed any more, and a claim holds its disk alone.
-    if let Some(journal) = place.journal() {
-        let _ = fs::remove_file(journal);
-    }
+    // A claim holds its disk alone.
+    place.forget();
     Ok(())
 }
 
@@ -141,17 +146,19 @@ fn bring(
     if let Some((image, digest)) = known.as_ref().and_then(|(directory, identity)| find(directory, identity)) {
         // Asked with this tenant's request, the origin said the same as when the image was kept. What is in the file is
         // checked all the same: against what the user wants, or against what it was when it was kept.
-        let wanted = options.checksum.is_some();
         let mut checked = options.clone();
-        if !wanted {
+        if checked.checksum.is_none() {
             checked.checksum = Some(format!("sha256:{digest}").parse()?);
         }
         tracing::info!("the node has this image");
+        // The disk is filled from the beginning; what an earlier attempt had of it is gone then.
+        place.forget();
         // Nothing is to be gone on with that came from elsewhere than the origin.
         let scribe = Scribe { board, place, identity: "", written: Mutex::new(None) };
         match import(&image, &target, &checked, &scribe) {
-            Err(ImportError::Checksum { .. }) if !wanted => tracing::warn!("what the node has is damaged"),
-            result => return result,
+            Ok(()) => return Ok(()),
+            // Torn by a power failure, most likely, and the origin has it whole. What else is wrong shows again there.
+            Err(error) => tracing::warn!(%error, "what the node has of this image is of no use"),
         }
     }
     options.resume_from = identity.map_or(0, |identity| place.reached(identity));
@@ -408,15 +415,27 @@ mod tests {
     }
 
     #[test]
-    fn a_poisoned_image_of_the_node_is_not_used() {
+    fn a_poisoned_or_torn_image_of_the_node_is_not_used() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("entry")).unwrap();
         let (content, home) = (content(), dir.path());
         let source = source(home, &content);
         fetch(&source, Some("it"), &place(home, 0), Options::default(), &Board::default()).unwrap();
-        fs::write(keep(home, 0), [6; 8192]).unwrap();
-        let place = place(home, 1);
-        fetch(&source, Some("it"), &place, place.options(), &Board::default()).unwrap();
-        assert!(fs::read(&place.disk).unwrap()[..3 << 20] == content[..]);
+        let kept = keep(home, 0);
+        let digest: String = kept.file_name().unwrap().to_str().unwrap().split('.').nth(1).unwrap().into();
+        let zeros = vec![0; content.len()];
+        let torn: [&[u8]; 5] = [&[6; 8192], b"", &zeros, &content[..content.len() / 2], b"QFI\xfb and no more"];
+        for (number, torn) in torn.into_iter().enumerate() {
+            for (more, checksum) in [(0, None), (1, Some(format!("sha256:{digest}").parse().unwrap()))] {
+                fs::write(&kept, torn).unwrap();
+                let place = place(home, 1 + 2 * number as u32 + more);
+                // An earlier attempt had reached a part of it; the disk is not what it was then.
+                let journal = Journal { identity: "it".into(), boot: boot_id(), offset: 2 << 20 };
+                fs::write(place.journal().unwrap(), serde_json::to_vec(&journal).unwrap()).unwrap();
+                let options = Options { checksum, ..place.options() };
+                fetch(&source, Some("it"), &place, options, &Board::default()).unwrap();
+                assert!(fs::read(&place.disk).unwrap()[..3 << 20] == content[..], "torn {number}, {more}");
+            }
+        }
     }
 }

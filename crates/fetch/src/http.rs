@@ -98,7 +98,10 @@ impl Client {
             .with_safe_default_protocol_versions()
             .map_err(HttpError::Trust)?;
         let mut tls = if trust.insecure {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(KeyHolder::anyone(provider))).with_no_client_auth()
+            builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(KeyHolder::anyone(provider)))
+                .with_no_client_auth()
         } else {
             builder.with_root_certificates(roots(trust)?).with_no_client_auth()
         };

@@ -8,15 +8,14 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ferrovirt_node_lite::Config;
 use ferrovirt_node_lite::cgroup::Limits;
 use ferrovirt_node_lite::identity::ProcessId;
 use ferrovirt_node_lite::logs::{LogOptions, read_log};
 use ferrovirt_node_lite::records::{self, InitPlan, MountPlan, PodRecord, SidecarPlan, StateRecord};
 use ferrovirt_node_lite::sandbox::{Found, Sandboxes};
-use ferrovirt_node_lite::Config;
 
 const SHIM: &str = env!("CARGO_BIN_EXE_ferrovirt-shim");
 

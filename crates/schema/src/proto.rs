@@ -79,6 +79,8 @@ struct Message {
     fields: Vec<Field>,
     /// A Go list type in message form: one repeated field, and a JSON array on the other side.
     is_list: bool,
+    /// It, or a message below it, has a field that is always written.
+    always: bool,
 }
 
 #[derive(Debug)]
@@ -165,8 +167,10 @@ impl ProtoTable {
             }
             fields.sort_by_key(|f| f.number);
             let is_list = source.list && fields.len() == 1;
-            messages.push(Message { name: name.clone(), special: Special::of(name), fields, is_list });
+            let always = fields.iter().any(|field| field.always);
+            messages.push(Message { name: name.clone(), special: Special::of(name), fields, is_list, always });
         }
+        mark_always(&mut messages);
         Ok(Self { messages, by_name })
     }
 
@@ -230,6 +234,20 @@ impl ProtoTable {
 
     fn index(&self, message: &str) -> Result<usize, ProtoError> {
         self.by_name.get(message).copied().ok_or_else(|| ProtoError::UnknownMessage(message.to_owned()))
+    }
+}
+
+/// Marks the messages above those that have a field which is always written. They may contain each other, hence the rounds.
+fn mark_always(messages: &mut [Message]) {
+    loop {
+        let marked: Vec<bool> = messages.iter().map(|message| message.always).collect();
+        let below = |field: &Field| matches!(field.kind, Kind::Message(at) if marked.get(at) == Some(&true));
+        for message in messages.iter_mut() {
+            message.always |= message.fields.iter().any(below);
+        }
+        if messages.iter().map(|message| message.always).eq(marked) {
+            return;
+        }
     }
 }
 

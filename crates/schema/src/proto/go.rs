@@ -10,42 +10,47 @@ use super::{Field, Kind, Label, MAX_DEPTH, ProtoTable};
 use crate::quantity::Quantity;
 use crate::rfc3339;
 
-/// What is done to a field of an object.
-type Visit<'a> = &'a dyn Fn(&ProtoTable, &Field, &mut Map<String, Value>);
+/// What is done to the fields of an object.
+#[derive(Clone, Copy)]
+struct Visit {
+    field: fn(&ProtoTable, &Field, &mut Map<String, Value>),
+    /// Only to those that are always written: most messages have none, and are passed by.
+    always: bool,
+}
 
 impl ProtoTable {
     /// Takes out what a struct does not hold (nulls, and zeros that mean "not set"), and writes amounts and times as Go does.
     pub fn tidy(&self, message: &str, object: &mut Value) {
         if let Some(index) = self.by_name.get(message) {
-            self.walk(*index, object, &Self::tidy_field, 0);
+            self.walk(*index, object, Visit { field: Self::tidy_field, always: false }, 0);
         }
     }
 
     /// Adds the structs that are there even if nobody sent them, as defaults and rules find them.
     pub fn add_structs(&self, message: &str, object: &mut Value) {
         if let Some(index) = self.by_name.get(message) {
-            self.walk(*index, object, &Self::add_struct, 0);
+            self.walk(*index, object, Visit { field: Self::add_struct, always: true }, 0);
         }
     }
 
     /// Makes null of empty lists and maps that are always written: in storage the two are the same.
     pub fn settle(&self, message: &str, object: &mut Value) {
         if let Some(index) = self.by_name.get(message) {
-            self.walk(*index, object, &Self::settle_field, 0);
+            self.walk(*index, object, Visit { field: Self::settle_field, always: true }, 0);
         }
     }
 
     /// Adds what Go writes whether it was set or not: structs that are no pointers, and what is not left out when empty.
     pub fn complete(&self, message: &str, object: &mut Value) {
         if let Some(index) = self.by_name.get(message) {
-            self.walk(*index, object, &Self::complete_field, 0);
+            self.walk(*index, object, Visit { field: Self::complete_field, always: true }, 0);
         }
     }
 
     /// Visits the fields of a message and of all messages in it, outer ones first.
-    fn walk(&self, index: usize, value: &mut Value, visit: Visit<'_>, depth: usize) {
+    fn walk(&self, index: usize, value: &mut Value, visit: Visit, depth: usize) {
         let Some(message) = self.messages.get(index).filter(|_| depth < MAX_DEPTH) else { return };
-        if message.special.is_some() {
+        if message.special.is_some() || visit.always && !message.always {
             return;
         }
         if message.is_list {
@@ -62,7 +67,9 @@ impl ProtoTable {
                 continue;
             }
             let Some(object) = value.as_object_mut() else { return };
-            visit(self, field, object);
+            if field.always || !visit.always {
+                (visit.field)(self, field, object);
+            }
             let (Kind::Message(inner), Some(below)) = (field.kind, object.get_mut(&field.json)) else { continue };
             match (field.label, below) {
                 (Label::Optional, below) => self.walk(inner, below, visit, depth + 1),
@@ -121,7 +128,7 @@ impl ProtoTable {
         let structure = matches!((field.label, field.kind), (Label::Optional, Kind::Message(_)))
             && self.special_of(field).is_none()
             && !self.is_list(field);
-        if field.always && structure && object.get(&field.json).is_none_or(Value::is_null) {
+        if structure && object.get(&field.json).is_none_or(Value::is_null) {
             object.insert(field.json.clone(), json!({}));
         }
     }
@@ -132,13 +139,13 @@ impl ProtoTable {
             Some(Value::Object(entries)) => field.label == Label::Map && entries.is_empty(),
             _ => false,
         };
-        if field.always && empty {
+        if empty {
             object.insert(field.json.clone(), Value::Null);
         }
     }
 
     fn complete_field(&self, field: &Field, object: &mut Map<String, Value>) {
-        if !field.always || object.get(&field.json).is_some_and(|value| !value.is_null()) {
+        if object.get(&field.json).is_some_and(|value| !value.is_null()) {
             return;
         }
         let zero = match (field.label, field.kind) {
