@@ -393,6 +393,8 @@ fn upload_pods_carry_no_secret(host: &Host) -> Result<()> {
         Ok(if found { Seen::Yes(pods) } else { Seen::Not("none yet".into()) })
     })?;
     for pod in pods["items"].as_array().into_iter().flatten() {
+        // Its certificate stands there, which is for everybody to see.
+        ensure!(!pod.to_string().contains("PRIVATE KEY"), "a pod shows a key: {pod}");
         for container in pod["spec"]["containers"].as_array().into_iter().flatten() {
             for variable in container["env"].as_array().into_iter().flatten() {
                 let (name, value) = (variable["name"].as_str(), variable["value"].as_str());

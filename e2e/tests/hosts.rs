@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{ErrorKind, Write},
     os::unix::fs::PermissionsExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
@@ -13,7 +13,7 @@ use ferrovirt_e2e::{
     Case, Host, Options, command, manifest, suite,
     wait::{self, Seen},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 const CASES: &[Case] = &[
     ("status_says_how_to_connect", status_says_how_to_connect),
@@ -25,6 +25,7 @@ const CASES: &[Case] = &[
     ("logs_are_json_when_asked", logs_are_json_when_asked),
     ("certificates_are_renewed_while_it_runs", certificates_are_renewed_while_it_runs),
     ("a_backup_brings_everything_back", a_backup_brings_everything_back),
+    ("what_an_earlier_version_stored_is_taken_over", what_an_earlier_version_stored_is_taken_over),
     ("a_full_disk_stops_writes_and_nothing_else", a_full_disk_stops_writes_and_nothing_else),
     ("two_hosts_side_by_side", two_hosts_side_by_side),
     ("down_and_up_start_the_same_vms", down_and_up_start_the_same_vms),
@@ -253,6 +254,46 @@ fn a_backup_brings_everything_back(_: &Host) -> Result<()> {
     ensure!(said.contains("NotFound"), "an object from after the backup: {said}");
     host.kubectl(&["create", "configmap", "after"])?;
     host.down()
+}
+
+/// The stores of crates/cli/testdata: their node reports, and their VM, which ran then, runs again.
+fn what_an_earlier_version_stored_is_taken_over(_: &Host) -> Result<()> {
+    let directory = Path::new("../crates/cli/testdata");
+    let stores = fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    let stores: Vec<_> = stores.iter().filter(|path| path.to_string_lossy().ends_with(".tar.gz")).collect();
+    ensure!(!stores.is_empty(), "there are no stores in {}", directory.display());
+    for store in stores {
+        let arguments = vec!["--node-name".into(), "fixture".into()];
+        let host = Host::prepare(Options { arguments, ..Options::default() })?;
+        fs::create_dir_all(host.data_dir())?;
+        let (store, data) = (store.display().to_string(), host.data_dir().display().to_string());
+        command::output("tar", &["-xzf", &store, "-C", &data])?;
+        // Times of the API can be compared as texts.
+        let began = command::output("date", &["-u", "+%Y-%m-%dT%H:%M:%S"])?.trim().to_owned();
+        let since = |at: &Value| at.as_str().is_some_and(|at| at >= began.as_str());
+        host.up()?;
+        host.ferrovirt(&["image", "import", &ferrovirt_e2e::host::guest_archive()?.to_string_lossy()])?;
+        let get = |what: &[&str]| -> Result<Value> {
+            Ok(serde_json::from_str(&host.kubectl(&[&["get", "-o", "json", "-n", "shop"], what].concat())?)?)
+        };
+        wait::until("the node to report", wait::BOOT, || {
+            let node = get(&["node", "fixture"])?;
+            let (labels, annotations) = (&node["metadata"]["labels"], &node["metadata"]["annotations"]);
+            let reports = since(&annotations["kubevirt.io/heartbeat"]);
+            let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+            let ready = conditions.filter(|c| c["type"] == "Ready").any(|c| c["status"] == "True");
+            let takes = labels["kubevirt.io/schedulable"] == "true";
+            Ok(if reports && ready && takes { Seen::Yes(()) } else { Seen::Not(node.to_string()) })
+        })?;
+        wait::until("the VM to run again", 2 * wait::BOOT, || {
+            let (vm, vmi) = (get(&["vm", "web"])?, get(&["vmi"])?);
+            let new = since(&vmi["items"][0]["metadata"]["creationTimestamp"]);
+            let runs = vm["status"]["printableStatus"] == "Running";
+            Ok(if new && runs { Seen::Yes(()) } else { Seen::Not(vm["status"].to_string()) })
+        })?;
+        host.down()?;
+    }
+    Ok(())
 }
 
 /// A file system in memory that is gone with this value, whatever happens.

@@ -19,6 +19,7 @@ mod attempts;
 mod audit;
 mod authn;
 mod authz;
+mod bootstrap;
 mod controllers;
 mod crd;
 mod discovery;

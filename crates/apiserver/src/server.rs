@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use ferrovirt_schema::structural::Pool;
@@ -11,7 +12,7 @@ use ferrovirt_serve::Limits;
 use ferrovirt_store::{BackupError, OpenError, Options};
 use futures::future::BoxFuture;
 use http::{Request, Response};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -22,8 +23,9 @@ use crate::aggregation::Aggregation;
 use crate::attempts::Attempts;
 use crate::audit::{Audit, Policy, Rotation};
 use crate::authn::{StaticTokens, User};
-use crate::authz::{self, Rbac};
-use crate::controllers::{self, Client};
+use crate::authz::Rbac;
+use crate::bootstrap;
+use crate::controllers;
 use crate::fairness::{Fairness, Shares};
 use crate::front_proxy::FrontProxy;
 use crate::http::body::Body;
@@ -33,10 +35,9 @@ use crate::registry::Registry;
 use crate::rest::{self, Begun};
 use crate::revocation::Revocations;
 use crate::service::{ApiService, ClientService};
-use crate::status::ApiError;
 use crate::storage::Store;
 use crate::tokens::{KeyError, Tokens};
-use crate::{crd, object, quota};
+use crate::{crd, quota};
 
 /// The Kubernetes version whose behaviour is followed.
 pub const VERSION: &str = "v1.36.0+ferrovirt";
@@ -64,7 +65,8 @@ pub struct Config {
     pub static_tokens: StaticTokens,
     /// CustomResourceDefinitions that are created or updated at start.
     pub crds: Vec<Value>,
-    /// Other objects that are created at start if they are absent.
+    /// Other objects that exist from the start on. Roles, webhooks and the like are brought up to date, and go when they are
+    /// not listed any more; others are created if they are absent.
     pub bootstrap: Vec<Value>,
     /// Requests are appended to this file, as `audit.k8s.io/v1` events.
     pub audit_log: Option<PathBuf>,
@@ -133,8 +135,10 @@ pub struct Server {
     pub service_network: rest::ServiceNetwork,
     pub pod_makers: Vec<String>,
     pub external_addresses: ExternalAddresses,
-    /// Puts evictions in order.
-    pub eviction_turn: tokio::sync::Mutex<()>,
+    /// Pods whose evictions were granted and that are not marked yet.
+    pub evicting: rest::Evicting,
+    /// False while the server sets itself up: neither webhooks nor policies are asked then.
+    pub serving: AtomicBool,
     pub stop: CancellationToken,
     pub tasks: TaskTracker,
     in_process: RwLock<HashMap<(String, String), Handler>>,
@@ -197,7 +201,8 @@ impl ApiServer {
             service_network: config.service_network,
             pod_makers: config.pod_makers.clone(),
             external_addresses: config.external_addresses.clone(),
-            eviction_turn: tokio::sync::Mutex::default(),
+            evicting: rest::Evicting::default(),
+            serving: AtomicBool::new(false),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
             in_process: RwLock::default(),
@@ -208,7 +213,8 @@ impl ApiServer {
             fairness: Arc::new(Fairness::new(config.shares)),
         });
         crd::load(&server).await;
-        bootstrap(&server, config).await?;
+        bootstrap::run(&server, config).await?;
+        server.serving.store(true, Ordering::Release);
         controllers::spawn(&server);
         Ok(Self { server })
     }
@@ -269,151 +275,5 @@ impl ApiServer {
         self.server.tasks.close();
         self.server.tasks.wait().await;
         self.server.store.close().await;
-    }
-}
-
-/// Namespaces, roles, CRDs and what the caller wants to exist.
-async fn bootstrap(server: &Arc<Server>, config: Config) -> Result<(), StartError> {
-    let client = Client::new(server, "apiserver");
-    let namespaces = ["default", "kube-system", "kube-public", "kube-node-lease"]
-        .map(|name| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
-    create_absent(&client, &namespaces).await?;
-    // Together, so that they share syncs of the store.
-    let policy = authz::bootstrap_policy();
-    let (roles, crds) = futures::join!(create_absent(&client, &policy), apply_crds(&client, &config.crds));
-    roles.and(crds)?;
-    // Namespaces before what is in them; webhooks last, since their handlers are registered after the start.
-    let rank = |object: &Value| match object::text(object, &["kind"]) {
-        "Namespace" => 0,
-        "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration" => 2,
-        _ => 1,
-    };
-    create_absent(&client, &[api_service(config.service_network), service_range(config.service_network)]).await?;
-    create_absent(&client, &priority_classes()).await?;
-    if let Some(front_proxy) = &config.front_proxy {
-        let wanted = front_proxy.config_map();
-        publish(&client, &wanted).await.map_err(|error| failed(&wanted, &error))?;
-    }
-    for phase in 0..=2 {
-        let objects: Vec<Value> = config.bootstrap.iter().filter(|o| rank(o) == phase).cloned().collect();
-        create_absent(&client, &objects).await?;
-    }
-    Ok(())
-}
-
-/// The service by which programs inside find this server.
-fn api_service(network: rest::ServiceNetwork) -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": {
-            "name": "kubernetes", "namespace": "default",
-            "labels": {"component": "apiserver", "provider": "kubernetes"},
-        },
-        "spec": {
-            "clusterIP": network.api_address().to_string(),
-            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": 6443}],
-        },
-    })
-}
-
-/// The addresses that services get, as an object.
-fn service_range(network: rest::ServiceNetwork) -> Value {
-    json!({
-        "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "kubernetes"},
-        "spec": {"cidrs": [network.to_string()]},
-    })
-}
-
-/// The two classes that Kubernetes itself has.
-fn priority_classes() -> [Value; 2] {
-    [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)].map(|(name, value)| {
-        json!({
-            "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value,
-            "description": "Used for system critical pods that must not be moved or stopped for others.",
-        })
-    })
-}
-
-async fn create_absent(client: &Client, objects: &[Value]) -> Result<(), StartError> {
-    let creations = objects.iter().map(|object| async move {
-        let current = client.create_if_absent(object).await.map_err(|error| failed(object, &error))?;
-        match current.and_then(|current| with_rules_of(current, object)) {
-            Some(changed) => client.update(&changed).await.map(drop).map_err(|error| failed(object, &error)),
-            None => Ok(()),
-        }
-    });
-    futures::future::try_join_all(creations).await.map(|_| ())
-}
-
-/// A role of an earlier version with the rules and a binding with the subjects that it has not got yet, unless somebody
-/// said that they want neither. What others added stays.
-fn with_rules_of(mut current: Value, wanted: &Value) -> Option<Value> {
-    let kept = object::at(&current, &["metadata", "annotations", "rbac.authorization.kubernetes.io/autoupdate"]);
-    let bound = current.get("roleRef").is_some_and(|role| role["name"] != wanted["roleRef"]["name"]);
-    let aggregated = wanted.get("aggregationRule").is_some();
-    if !object::text(wanted, &["apiVersion"]).starts_with("rbac.")
-        || kept == Some(&json!("false"))
-        || bound
-        || aggregated
-    {
-        return None;
-    }
-    let key = if wanted.get("roleRef").is_some() { "subjects" } else { "rules" };
-    let had = current[key].as_array().cloned().unwrap_or_default();
-    let has = |item: &Value| had.iter().any(|known| contains(known, item));
-    let missing: Vec<Value> = wanted[key].as_array().into_iter().flatten().filter(|item| !has(item)).cloned().collect();
-    if missing.is_empty() {
-        return None;
-    }
-    current[key] = had.into_iter().chain(missing).collect();
-    Some(current)
-}
-
-/// Creates a config map, or brings its data up to date.
-async fn publish(client: &Client, wanted: &Value) -> Result<(), ApiError> {
-    let Some(mut current) = client.create_if_absent(wanted).await? else {
-        return Ok(());
-    };
-    if current["data"] != wanted["data"] {
-        current["data"] = wanted["data"].clone();
-        client.update(&current).await?;
-    }
-    Ok(())
-}
-
-async fn apply_crds(client: &Client, crds: &[Value]) -> Result<(), StartError> {
-    let writes = crds.iter().map(|crd| async move {
-        let result = async {
-            let Some(mut current) = client.create_if_absent(crd).await? else {
-                return Ok(());
-            };
-            if !contains(&current["spec"], &crd["spec"]) {
-                current["spec"] = crd["spec"].clone();
-                client.update(&current).await?;
-            }
-            Ok(())
-        };
-        result.await.map_err(|error| failed(crd, &error))
-    });
-    futures::future::try_join_all(writes).await.map(|_| ())
-}
-
-/// True if everything in `wanted` is in `current` already; defaults may have been added there.
-fn contains(current: &Value, wanted: &Value) -> bool {
-    match (current, wanted) {
-        (Value::Object(current), Value::Object(wanted)) => {
-            wanted.iter().all(|(key, value)| value.is_null() || current.get(key).is_some_and(|c| contains(c, value)))
-        }
-        (Value::Array(current), Value::Array(wanted)) => {
-            current.len() == wanted.len() && current.iter().zip(wanted).all(|(c, w)| contains(c, w))
-        }
-        (current, wanted) => current == wanted,
-    }
-}
-
-fn failed(object: &Value, error: &ApiError) -> StartError {
-    StartError::Bootstrap {
-        what: format!("{} {}", object::text(object, &["kind"]), object::name(object)),
-        message: error.message().to_owned(),
     }
 }

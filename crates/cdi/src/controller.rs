@@ -1,30 +1,27 @@
 //! Follows DataVolumes, their claims and their importers, and does what the plan says.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ferrovirt_api::cdi::{DataVolume, DataVolumeSource, DataVolumeSourcePvc, names};
+use ferrovirt_api::cdi::{DataVolume, names};
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
-use k8s_openapi::api::storage::v1::StorageClass;
-use k8s_openapi::jiff::Timestamp;
-use kube::api::{
-    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
-};
-use kube::runtime::{Controller, controller, watcher};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::{Controller, controller};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::sync::watch;
 
 use crate::cache::{Cache, CachePaths};
+use crate::followed::Followed;
 use crate::pass::{Pass, PassError};
-use crate::plan::{self, Action, Observed};
-use crate::progress;
+use crate::plan::{self, Action};
+use crate::samples::Samples;
+use crate::seen::{Seen, Users, Word};
 
-/// How often a running importer is asked how far it is.
-pub(crate) const ASK: Duration = Duration::from_secs(1);
 /// How soon is looked again at what no watch tells of.
 pub(crate) const LATER: Duration = Duration::from_secs(2);
 const MUCH_LATER: Duration = Duration::from_secs(10);
@@ -56,10 +53,15 @@ pub(crate) enum Error {
 pub(crate) struct Context {
     pub client: Client,
     pub settings: Settings,
+    pub followed: Arc<Followed>,
+    pub samples: Samples,
+    pub users: Users,
     cache: Option<Arc<Cache>>,
     upload_key: watch::Receiver<String>,
     /// By the uids of volumes that are cloned from other namespaces.
     passes: Mutex<HashMap<String, Given>>,
+    /// The uids of importers of uploads that got their keys and do not run yet.
+    receivers: Mutex<HashSet<String>>,
 }
 
 /// What lets an importer in, and the uids of the pods that have it.
@@ -72,6 +74,32 @@ struct Given {
 impl Context {
     fn passes(&self) -> MutexGuard<'_, HashMap<String, Given>> {
         self.passes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the pod that shows a claim of another namespace, and the importer of a volume, got their secrets from this
+    /// process.
+    pub fn knows(&self, volume: &DataVolume, server: Option<&Pod>, importer: Option<&Pod>) -> (bool, bool) {
+        let is = |pod: Option<&Pod>, uid: &str| pod.and_then(ResourceExt::uid).as_deref() == Some(uid);
+        let passes = self.passes();
+        let given = volume.uid().and_then(|uid| passes.get(&uid));
+        let told = given.and_then(|given| given.importer.as_deref());
+        (given.is_some_and(|given| is(server, &given.server)), told.is_some_and(|uid| is(importer, uid)))
+    }
+
+    fn receivers(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.receivers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this process gave an importer of an upload its key. One that runs has it.
+    pub fn knows_receiver(&self, pod: Option<&Pod>) -> bool {
+        let Some(uid) = pod.and_then(ResourceExt::uid) else { return false };
+        match pod.and_then(phase_of) {
+            Some("Running" | "Succeeded" | "Failed") => {
+                self.receivers().remove(&uid);
+                true
+            }
+            _ => self.receivers().contains(&uid),
+        }
     }
 
     pub fn upload_key(&self) -> String {
@@ -88,97 +116,65 @@ pub async fn run(
 ) {
     let (wake, woken) = futures::channel::mpsc::unbounded();
     let cache = settings.cache.clone().map(|paths| Arc::new(Cache::new(paths, wake)));
-    let context = Arc::new(Context { client: client.clone(), settings, cache, upload_key, passes: Mutex::default() });
-    let volumes = Api::<DataVolume>::all(client.clone());
-    let claims = Api::<PersistentVolumeClaim>::all(client.clone());
-    let pods = Api::<Pod>::all(client);
-    let importers = watcher::Config::default().labels(&format!("{}={}", names::COMPONENT_LABEL, names::IMPORTER));
+    let (followed, ends) = Followed::new(&client);
+    let context = Arc::new(Context {
+        client,
+        settings,
+        cache,
+        upload_key,
+        followed: followed.clone(),
+        samples: Samples::default(),
+        users: Users::default(),
+        passes: Mutex::default(),
+        receivers: Mutex::default(),
+    });
     // Both end with the same word.
     let shutdown = shutdown.shared();
-    let volumes = Controller::new(volumes, watcher::Config::default())
-        .owns(claims, watcher::Config::default())
-        .owns(pods, importers)
-        .reconcile_on(woken)
-        .graceful_shutdown_on(shutdown.clone())
-        .run(reconcile, on_error, context.clone())
-        .for_each(|result| async {
-            if let Err(error) = result {
-                tracing::debug!(%error, "data volume reconcile");
-            }
-        });
-    tokio::join!(volumes, crate::claims::run(context, shutdown));
+    let (stopped, of_claims) = (shutdown.clone(), context.clone());
+    let controllers = async move {
+        followed.ready().await;
+        let volumes = Controller::for_stream(futures::stream::pending(), followed.volumes.clone())
+            .reconcile_on(ends.volumes)
+            .reconcile_on(woken)
+            .graceful_shutdown_on(stopped.clone())
+            .run(reconcile, on_error, context)
+            .for_each(|result| async {
+                if let Err(error) = result {
+                    tracing::debug!(%error, "data volume reconcile");
+                }
+            });
+        tokio::join!(volumes, crate::claims::run(of_claims, ends.claims, stopped));
+    };
+    tokio::select! {
+        () = ends.watches => {}
+        () = controllers => {}
+        // The controllers hear of it themselves, once they have begun.
+        () = async { shutdown.await; tokio::time::sleep(LATER).await } => {}
+    }
 }
 
 async fn reconcile(volume: Arc<DataVolume>, context: Arc<Context>) -> Result<controller::Action, Error> {
     let namespace = volume.namespace().unwrap_or_default();
-    let claims = Api::<PersistentVolumeClaim>::namespaced(context.client.clone(), &namespace);
-    let pods = Api::<Pod>::namespaced(context.client.clone(), &namespace);
-    let claim = claims.get_opt(&volume.name_any()).await?;
-    let importer = plan::pod_name(&volume.name_any(), &volume.uid().unwrap_or_default());
-    let pod = pods.get_opt(&importer).await?;
-    let pod = pod.filter(|pod| pod.owner_references().iter().any(|owner| volume.uid().as_ref() == Some(&owner.uid)));
-    let source = source(&context.client, &volume).await?;
-    let home = plan::origin_namespace(&volume, source.as_ref()).unwrap_or(&namespace).to_owned();
-    let (origin, user) = match source.as_ref().and_then(|source| source.pvc.as_ref()) {
-        Some(wanted) => {
-            let there = Api::<PersistentVolumeClaim>::namespaced(context.client.clone(), &home);
-            let origin = filled(&context.client, &home, there.get_opt(&wanted.name).await?).await?;
-            let users = Api::<Pod>::namespaced(context.client.clone(), &home);
-            let user = if pod.is_none() { user_of(&users, &wanted.name).await? } else { None };
-            (origin, user)
+    let upload_key = context.upload_key();
+    let is_news = |plan: &plan::Plan| {
+        let (old, new) = (&volume.status, &plan.status);
+        !plan.actions.is_empty() || (&old.phase, old.restart_count) != (&new.phase, new.restart_count)
+    };
+    // What is only waited for is seen in the caches. What is made, deleted or said to be over is decided on the API's word.
+    let mut word = Word::Cached;
+    let (seen, plan, kept) = loop {
+        let (mut seen, random) = (Seen::of(&context, &volume, word).await?, uuid_like());
+        let entry = plan::cache_entry(&seen.observed(&context, &volume, &upload_key, &random));
+        let kept = context.cache.as_ref().zip(entry);
+        if let Some((cache, entry)) = kept.as_ref().filter(|_| seen.pod.is_none() && seen.claim.is_some()) {
+            seen.same_under_way = !is_turn(cache, entry, &volume, &seen.importer, &context).await;
         }
-        None => (None, None),
+        let plan = plan::plan(&seen.observed(&context, &volume, &upload_key, &random));
+        if word == Word::Certain || !is_news(&plan) {
+            break (seen, plan, kept);
+        }
+        word = Word::Certain;
     };
-    let unbound = claim.as_ref().is_some_and(|claim| {
-        pod.is_none() && claim.status.as_ref().and_then(|status| status.phase.as_deref()) != Some("Bound")
-    });
-    let classes = match (&claim, &origin) {
-        _ if volume.metadata.deletion_timestamp.is_some() => vec![],
-        (None, Some(_)) => Api::<StorageClass>::all(context.client.clone()).list(&ListParams::default()).await?.items,
-        _ if unbound => Api::<StorageClass>::all(context.client.clone()).list(&ListParams::default()).await?.items,
-        _ => vec![],
-    };
-    let servers = Api::<Pod>::namespaced(context.client.clone(), &home);
-    let server = match home == namespace {
-        true => None,
-        false => servers.get_opt(&plan::server_name(&volume)).await?,
-    };
-    let progress = match &pod {
-        Some(pod) if phase_of(pod) == Some("Running") => progress::of(pod).await,
-        _ => None,
-    };
-    let (knows_server, knows_importer) = {
-        let is = |pod: &Option<Pod>, uid: &str| pod.as_ref().and_then(ResourceExt::uid).as_deref() == Some(uid);
-        let passes = context.passes();
-        let given = volume.uid().and_then(|uid| passes.get(&uid));
-        let importer = given.and_then(|given| given.importer.as_deref());
-        (given.is_some_and(|given| is(&server, &given.server)), importer.is_some_and(|uid| is(&pod, uid)))
-    };
-    let (random, upload_key) = (uuid_like(), context.upload_key());
-    let mut observed = Observed {
-        volume: &volume,
-        source: source.as_ref(),
-        claim: claim.as_ref(),
-        pod: pod.as_ref(),
-        origin: origin.as_ref(),
-        origin_user: user.as_deref(),
-        classes: &classes,
-        server: server.as_ref(),
-        progress: progress.as_ref(),
-        settings: &context.settings,
-        upload_key: &upload_key,
-        same_under_way: false,
-        random: &random,
-        knows_server,
-        knows_importer,
-        now: Timestamp::now(),
-    };
-    let kept = context.cache.as_ref().zip(plan::cache_entry(&observed));
-    if let Some((cache, entry)) = kept.as_ref().filter(|_| observed.pod.is_none() && observed.claim.is_some()) {
-        observed.same_under_way = !is_turn(cache, entry, &volume, &importer, &pods).await;
-    }
-    let plan = plan::plan(&observed);
-    let waits_for_same = observed.same_under_way;
     // The status comes first: what it says about an importer that ended is not to be found again once that is deleted.
     if plan.status != volume.status {
         let volumes = Api::<DataVolume>::namespaced(context.client.clone(), &namespace);
@@ -194,31 +190,37 @@ async fn reconcile(volume: Arc<DataVolume>, context: Arc<Context>) -> Result<con
         }
     }
     if let Some((cache, entry)) = &kept {
-        care_for_cache(cache, entry, &volume, pod.as_ref(), &plan.actions).await?;
+        care_for_cache(cache, entry, &volume, seen.pod.as_ref(), &plan.actions).await?;
     }
-    act(&context, &namespace, &volume.name_any(), &importer, &plan.actions).await?;
+    act(&context, (&namespace, &volume.name_any()), &seen.importer, &plan.actions, seen.pass.as_ref()).await?;
+    let servers = Api::<Pod>::namespaced(context.client.clone(), &seen.home);
     abroad(&context, &volume, &servers, &plan.actions).await?;
-    // What happens in another namespace is not watched.
-    let abroad = server.is_some() || plan.actions.iter().any(|action| matches!(action, Action::Hold(_)));
-    let waits = abroad || !matches!(plan.status.phase.as_str(), names::phase::SUCCEEDED | names::phase::FAILED);
-    Ok(match (&pod, waits) {
-        (Some(pod), true) if phase_of(pod) == Some("Running") => controller::Action::requeue(ASK),
-        (_, true) if source.as_ref().is_some_and(|source| source.pvc.is_some()) => controller::Action::requeue(LATER),
+    let waits = !matches!(plan.status.phase.as_str(), names::phase::SUCCEEDED | names::phase::FAILED);
+    Ok(match (&seen.pod, waits) {
+        (Some(pod), true) if phase_of(pod) == Some("Running") => controller::Action::requeue(seen.ask_again),
+        // Pods of users are not watched.
+        (None, true) if seen.user.is_some() => controller::Action::requeue(LATER),
         // It is woken when the image is here; this is for an importer that went without a word.
-        (None, true) if waits_for_same => controller::Action::requeue(MUCH_LATER),
+        (None, true) if seen.same_under_way => controller::Action::requeue(MUCH_LATER),
         _ => controller::Action::await_change(),
     })
 }
 
 /// Whether a volume need not wait for another one's importer that brings the same image.
-async fn is_turn(cache: &Cache, entry: &str, volume: &DataVolume, importer: &str, pods: &Api<Pod>) -> bool {
+async fn is_turn(cache: &Cache, entry: &str, volume: &DataVolume, importer: &str, context: &Context) -> bool {
     let over = matches!(volume.status.phase.as_str(), names::phase::SUCCEEDED | names::phase::FAILED);
     if over || volume.metadata.deletion_timestamp.is_some() || cache.has(entry) {
         return true;
     }
+    let namespace = &volume.namespace().unwrap_or_default();
     let busy = |pod: String| async move {
-        let found = pods.get_opt(&pod).await.ok().flatten();
-        found.is_some_and(|pod| phase_of(&pod) != Some("Failed"))
+        // One that has just been made is not in the cache yet.
+        let known = context.followed.pods.get(&ObjectRef::new(&pod).within(namespace));
+        if known.is_some_and(|pod| !matches!(phase_of(&pod), Some("Failed" | "Succeeded"))) {
+            return true;
+        }
+        let pods = Api::<Pod>::namespaced(context.client.clone(), namespace);
+        pods.get_opt(&pod).await.ok().flatten().is_some_and(|pod| phase_of(&pod) != Some("Failed"))
     };
     cache.turn(entry, volume, importer, busy).await
 }
@@ -271,10 +273,10 @@ async fn care_for_cache(
 /// Does what was decided about the claim of this name and its importer.
 pub(crate) async fn act(
     context: &Context,
-    namespace: &str,
-    claim: &str,
+    (namespace, claim): (&str, &str),
     importer: &str,
     actions: &[Action],
+    pass: Option<&Pass>,
 ) -> Result<(), Error> {
     let claims = Api::<PersistentVolumeClaim>::namespaced(context.client.clone(), namespace);
     let pods = Api::<Pod>::namespaced(context.client.clone(), namespace);
@@ -282,6 +284,15 @@ pub(crate) async fn act(
         match action {
             Action::CreateClaim(claim) => made(claims.create(&PostParams::default(), claim).await)?,
             Action::CreatePod(pod) => made(pods.create(&PostParams::default(), pod).await)?,
+            // It waits for its secret, and one that does not get it is not known, and made again.
+            Action::CreateReceiver(pod, secret) => {
+                let (Some(pass), Some(pod)) = (pass, new(pods.create(&PostParams::default(), pod).await)?) else {
+                    continue;
+                };
+                let secrets = Api::<Secret>::namespaced(context.client.clone(), namespace);
+                secrets.create(&PostParams::default(), &pass.of_receiver(secret, &pod)).await?;
+                context.receivers().extend(pod.uid());
+            }
             Action::MarkClaim { phase, ready } => {
                 let annotations = json!({ names::POD_PHASE: phase, names::POD_READY: ready.to_string() });
                 let patch = json!({ "metadata": { "annotations": annotations } });
@@ -351,49 +362,6 @@ async fn abroad(context: &Context, volume: &DataVolume, servers: &Api<Pod>, acti
         }
     }
     Ok(())
-}
-
-/// The volume's own source, or the one that its DataSource stands for.
-async fn source(client: &Client, volume: &DataVolume) -> Result<Option<DataVolumeSource>, Error> {
-    let Some(reference) = &volume.spec.source_ref else { return Ok(volume.spec.source.clone()) };
-    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(names::GROUP, "v1beta1", "DataSource"));
-    let namespace = reference.namespace.clone().or_else(|| volume.namespace()).unwrap_or_default();
-    let sources = Api::<DynamicObject>::namespaced_with(client.clone(), &namespace, &kind);
-    let Some(found) = sources.get_opt(&reference.name).await? else { return Ok(None) };
-    let claim = &found.data["spec"]["source"]["pvc"];
-    let pvc: Option<DataVolumeSourcePvc> = serde_json::from_value(claim.clone()).ok();
-    // Admission judged by the namespace of the DataSource, which can be written anew afterwards.
-    let pvc = pvc.filter(|pvc| pvc.namespace.is_empty() || pvc.namespace == namespace);
-    Ok(pvc.map(|pvc| DataVolumeSource {
-        pvc: Some(DataVolumeSourcePvc { namespace, ..pvc }),
-        ..DataVolumeSource::default()
-    }))
-}
-
-/// A claim that a DataVolume is still filling does not count as there.
-async fn filled(
-    client: &Client,
-    namespace: &str,
-    claim: Option<PersistentVolumeClaim>,
-) -> Result<Option<PersistentVolumeClaim>, Error> {
-    let Some(claim) = claim else { return Ok(None) };
-    let owner = claim.owner_references().iter().find(|owner| owner.kind == "DataVolume");
-    let Some(owner) = owner else { return Ok(Some(claim)) };
-    let volume = Api::<DataVolume>::namespaced(client.clone(), namespace).get_opt(&owner.name).await?;
-    let done = volume.is_none_or(|volume| volume.status.phase == names::phase::SUCCEEDED);
-    Ok(done.then_some(claim))
-}
-
-/// A pod that has the claim in use and has not ended.
-async fn user_of(pods: &Api<Pod>, claim: &str) -> Result<Option<String>, Error> {
-    let all = pods.list(&ListParams::default()).await?;
-    let uses = |pod: &&Pod| {
-        let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-        let mut claims = volumes.filter_map(|volume| volume.persistent_volume_claim.as_ref());
-        !matches!(phase_of(pod), Some("Succeeded" | "Failed"))
-            && claims.any(|used| used.claim_name == claim && used.read_only != Some(true))
-    };
-    Ok(all.items.iter().find(uses).map(ResourceExt::name_any))
 }
 
 fn made<T>(result: Result<T, kube::Error>) -> Result<(), Error> {

@@ -21,7 +21,7 @@ use hyper::body::Incoming;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::job::{self, CLONE_PORT, DISK_PATH, From, Job, PORT, UPLOAD_OFFSET, Verdict, paths};
+use crate::job::{self, CLONE_PORT, DISK_PATH, From, Job, PORT, UPLOAD_OFFSET, UPLOAD_PORT, Verdict, paths};
 use crate::pass::{self, PassError};
 use crate::receive::{Answer, Uploads};
 use crate::show::{Body, Shown, full};
@@ -86,7 +86,7 @@ async fn work() -> Result<(), Failure> {
     let (finished, mut upload_done) = watch::channel(false);
     let place = Arc::new(place(&job));
     let upload = match &job.from {
-        From::Upload { key, claim } => Some(Uploads {
+        From::Upload { key, claim, .. } => Some(Uploads {
             key: key.clone(),
             claim: claim.clone(),
             place: place.clone(),
@@ -104,7 +104,12 @@ async fn work() -> Result<(), Failure> {
         }
         _ => None,
     };
-    listen(PORT, Arc::new(Server::Progress { board: board.clone(), upload }), None).await?;
+    // Who is asked how far it is, and answers, takes uploads already.
+    if let Some(upload) = upload {
+        let tls = pass::server(Path::new(paths::SECRET))?;
+        listen(UPLOAD_PORT, Arc::new(Server::Uploads(upload)), Some(tls)).await?;
+    }
+    listen(PORT, Arc::new(Server::Progress(board.clone())), None).await?;
     if let Some(shown) = shown {
         let tls = pass::server(Path::new(paths::SECRET))?;
         listen(CLONE_PORT, Arc::new(Server::Disk(shown)), Some(tls)).await?;
@@ -260,7 +265,8 @@ fn import_raw(source: &FileSource, target: &Target, board: &Board) -> Result<(),
 
 /// What is answered on a port.
 enum Server {
-    Progress { board: Arc<Board>, upload: Option<Uploads> },
+    Progress(Arc<Board>),
+    Uploads(Uploads),
     Disk(Shown),
 }
 
@@ -314,10 +320,10 @@ async fn answer(server: &Server, request: Request<Incoming>) -> Response<Body> {
             }
             return response;
         }
-        (Server::Progress { board, .. }, &Method::GET) if path == "/progress" => {
+        (Server::Progress(board), &Method::GET) if path == "/progress" => {
             plain(StatusCode::OK, serde_json::to_string(&board.read()).unwrap_or_default())
         }
-        (Server::Progress { upload: Some(uploads), .. }, &Method::HEAD | &Method::POST | &Method::PUT)
+        (Server::Uploads(uploads), &Method::HEAD | &Method::POST | &Method::PUT)
             if path.starts_with("/v1beta1/upload") =>
         {
             uploads.take(request).await

@@ -15,6 +15,8 @@ pub const UPLOAD_OFFSET: &str = "ferrovirt-upload-offset";
 /// Where a claim is shown to another importer, encrypted.
 pub const CLONE_PORT: u16 = 8443;
 pub const DISK_PATH: &str = "/disk";
+/// Where an importer takes an upload, encrypted.
+pub const UPLOAD_PORT: u16 = 8443;
 
 /// Paths inside the importer's container.
 pub mod paths {
@@ -86,11 +88,14 @@ pub enum From {
         block: bool,
     },
     /// Wait for somebody with a token for this claim. A job can be read by whoever may look at pods, so it has no secret: the key
-    /// is the public one of those who give out tokens.
+    /// is the public one of those who give out tokens, and the certificate's is in the mounted secret.
     Upload {
         key: String,
         /// The claim's uid.
         claim: String,
+        /// What the importer shows to the proxy. Empty for importers of earlier versions, which take uploads in clear.
+        #[serde(default)]
+        certificate: String,
     },
 }
 

@@ -6,13 +6,14 @@
 //!      └───────── status ─────────┘
 //! ```
 //!
-//! `plan` decides and is pure; `controller` asks the API and does what was decided, as `claims` does for
+//! `plan` decides and is pure; `controller` looks at what is `followed` (and `seen`) and does what was decided, as `claims` does for
 //! claims that wait for an upload without a DataVolume; `importer` is the process in the pod, which knows
 //! nothing of Kubernetes and is told its job in a variable. A killed importer, or controller, goes on where it was.
 
 pub mod cache;
 mod claims;
 pub mod controller;
+mod followed;
 pub mod importer;
 pub mod job;
 mod pass;
@@ -20,6 +21,8 @@ pub mod plan;
 mod progress;
 mod receive;
 mod roles;
+mod samples;
+mod seen;
 mod show;
 mod token;
 mod transfer;

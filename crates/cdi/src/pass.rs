@@ -1,5 +1,5 @@
 //! What lets one importer fetch a claim from another namespace, and nobody else: the certificate that the far end shows, and a
-//! token that the near end has.
+//! token that the near end has. And the certificate by which the proxy of uploads knows the importer that an upload is for.
 //!
 //! Who may look at pods reads all that stands in them, so neither stands there. Each end gets its half in a secret that
 //! belongs to its pod and goes with it. Whoever makes the pods keeps the rest in memory: when it forgets, both ends begin anew.
@@ -27,15 +27,15 @@ const TOKEN: &str = "token";
 pub(crate) enum PassError {
     #[error("cannot make a key")]
     Make(#[from] rcgen::Error),
-    #[error("cannot read {name} of the clone's secret")]
+    #[error("cannot read {name} of the pod's secret")]
     Read { name: &'static str, source: io::Error },
-    #[error("the certificate or key of the clone's secret is not one")]
+    #[error("the certificate or key of an importer is not one")]
     Pem(#[from] rustls::pki_types::pem::Error),
     #[error("cannot set up TLS")]
     Tls(#[from] rustls::Error),
 }
 
-/// Made for one pair of pods.
+/// Made for one pair of pods, or for one pod that takes an upload.
 #[derive(Clone)]
 pub(crate) struct Pass {
     certificate: String,
@@ -45,8 +45,18 @@ pub(crate) struct Pass {
 
 impl Pass {
     pub fn make() -> Result<Self, PassError> {
-        let made = rcgen::generate_simple_self_signed(vec!["clone-source".to_owned()])?;
+        let made = rcgen::generate_simple_self_signed(vec!["importer".to_owned()])?;
         Ok(Self { certificate: made.cert.pem(), key: made.signing_key.serialize_pem(), token: uuid_like() })
+    }
+
+    /// What is no secret.
+    pub fn certificate(&self) -> &str {
+        &self.certificate
+    }
+
+    /// For the pod that takes an upload.
+    pub fn of_receiver(&self, name: &str, pod: &Pod) -> Secret {
+        secret(name, pod, &[(CERTIFICATE, &self.certificate), (KEY, &self.key)])
     }
 
     /// For the pod that shows the claim.
@@ -103,7 +113,12 @@ pub(crate) fn server(directory: &Path) -> Result<Arc<ServerConfig>, PassError> {
 }
 
 pub(crate) fn client(directory: &Path) -> Result<Arc<ClientConfig>, PassError> {
-    let certificate = CertificateDer::from_pem_slice(&read(directory, CERTIFICATE)?)?;
+    client_of(&read(directory, CERTIFICATE)?)
+}
+
+/// Speaks to whoever has the key of this certificate, and to nobody else.
+pub(crate) fn client_of(certificate: &[u8]) -> Result<Arc<ClientConfig>, PassError> {
+    let certificate = CertificateDer::from_pem_slice(certificate)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
     // A pod has its address after its certificate, so no name in it could be asked for.
@@ -114,7 +129,7 @@ pub(crate) fn client(directory: &Path) -> Result<Arc<ClientConfig>, PassError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use rustls::pki_types::ServerName;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 
@@ -127,6 +142,17 @@ mod tests {
             fs::write(directory.path().join(name), &content.0).unwrap();
         }
         directory
+    }
+
+    /// An importer of an upload: what it mounts, and what the proxy knows of it.
+    pub(crate) struct Receiver {
+        pub directory: tempfile::TempDir,
+        pub certificate: String,
+    }
+
+    pub(crate) fn receiver() -> Receiver {
+        let pass = Pass::make().unwrap();
+        Receiver { directory: mounted(&pass.of_receiver("s", &pod())), certificate: pass.certificate().to_owned() }
     }
 
     fn pod() -> Pod {

@@ -20,8 +20,8 @@ pub(crate) async fn of(pod: &Pod) -> Option<Progress> {
     ask(SocketAddr::new(address(pod)?, PORT)).await
 }
 
-/// The pod's own address. One that shares its node's network has none, and neither is loopback one.
-fn address(pod: &Pod) -> Option<IpAddr> {
+/// The pod's own address, if it is one that we gave. One that shares its node's network has none, and neither is loopback one.
+pub(crate) fn address(pod: &Pod) -> Option<IpAddr> {
     let status = pod.status.as_ref()?;
     if pod.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true)) || status.pod_ip == status.host_ip {
         return None;

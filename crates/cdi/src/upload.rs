@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,13 +17,16 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::{Api, Client, ResourceExt};
+use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::job::{From, PORT, UPLOAD_FILE, UPLOAD_OFFSET};
+use crate::job::{From, UPLOAD_FILE, UPLOAD_OFFSET, UPLOAD_PORT};
+use crate::pass;
 use crate::plan::{job_of, pod_name};
+use crate::progress;
 pub use crate::token::Key;
 use crate::token::{Claims, judge, now};
 
@@ -151,17 +155,13 @@ impl Uploads {
         let pod = pod.ok_or_else(|| unready("the claim does not wait for an upload"))?;
         // A pod of the name that is not the claim's is somebody else's, and gets nothing.
         let made = pod.owner_references().iter().any(|reference| reference.uid == owner);
-        let waits = matches!(job_of(&pod).map(|job| job.from), Some(From::Upload { claim, .. }) if claim == claims.uid);
-        if !made || !waits {
-            return Err(unready("the claim does not wait for an upload"));
-        }
-        let address =
-            pod.status.and_then(|status| status.pod_ip).ok_or_else(|| unready("the importer is not ready"))?;
-        let stream = tokio::time::timeout(CONNECT, TcpStream::connect((address.as_str(), PORT))).await;
-        let stream = stream.map_err(|_| unready("the importer does not answer"))?.map_err(|error| broken(&error))?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
-        tokio::spawn(connection);
+        let certificate = match job_of(&pod).map(|job| job.from) {
+            Some(From::Upload { claim, certificate, .. }) if claim == claims.uid => Some(certificate),
+            _ => None,
+        };
+        let certificate =
+            certificate.filter(|_| made).ok_or_else(|| unready("the claim does not wait for an upload"))?;
+        let address = progress::address(&pod).ok_or_else(|| unready("the importer is not ready"))?;
         // The importer judges the token itself: it has the public key.
         let passed: Vec<_> = [AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, HeaderName::from_static(UPLOAD_FILE)]
             .into_iter()
@@ -175,7 +175,7 @@ impl Uploads {
         headers.insert(HOST, HeaderValue::from_static("importer"));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
         headers.extend(passed);
-        let response = sender.send_request(inner).await.map_err(|error| broken(&error))?;
+        let response = hand_over(SocketAddr::new(address, UPLOAD_PORT), &certificate, inner).await?;
         let (parts, body) = response.into_parts();
         let body = body.collect().await.map_err(|error| broken(&error))?.to_bytes();
         let mut response = Response::new(Full::new(body));
@@ -186,9 +186,39 @@ impl Uploads {
     }
 }
 
+#[derive(Debug)]
 enum Refusal {
     Unready(String),
     Broken(String),
+}
+
+/// Sends a request to the importer that has the key of this certificate. Whoever else is at its address gets nothing of it:
+/// neither the image nor the token.
+async fn hand_over<B>(
+    address: SocketAddr,
+    certificate: &str,
+    request: Request<B>,
+) -> Result<Response<Incoming>, Refusal>
+where
+    B: hyper::body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let silent = || Refusal::Unready("the importer does not answer".to_owned());
+    let broken = |error: &dyn std::error::Error| Refusal::Broken(ferrovirt_api::chain(error));
+    // An importer of an earlier version is replaced soon.
+    let tls = pass::client_of(certificate.as_bytes())
+        .map_err(|_| Refusal::Unready("the importer has no certificate yet".to_owned()))?;
+    let connected = async {
+        let stream = TcpStream::connect(address).await?;
+        let name = ServerName::from(address.ip());
+        tokio_rustls::TlsConnector::from(tls).connect(name, stream).await
+    };
+    let stream = tokio::time::timeout(CONNECT, connected).await.map_err(|_| silent())?;
+    let stream = stream.map_err(|error| broken(&error))?;
+    let shaken = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = shaken.map_err(|error| broken(&error))?;
+    tokio::spawn(connection);
+    sender.send_request(request).await.map_err(|error| broken(&error))
 }
 
 fn resources() -> Value {
@@ -225,6 +255,74 @@ mod tests {
             Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"{}"))))
         });
         Uploads::with_key(Client::new(service, "default"), watch::channel(Key::of(b"secret").unwrap()).1)
+    }
+
+    /// A listener that keeps what it gets, and answers as an importer does if its TLS is accepted.
+    async fn listen(tls: Option<Arc<rustls::ServerConfig>>) -> (SocketAddr, tokio::task::JoinHandle<(bool, Vec<u8>)>) {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let got = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut got = vec![];
+            let Some(tls) = tls else {
+                // The client waits for a TLS answer and gets nonsense.
+                let mut first = [0; 1024];
+                let length = stream.read(&mut first).await.unwrap();
+                got.extend_from_slice(&first[..length]);
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+                let _ = stream.read_to_end(&mut got).await;
+                return (false, got);
+            };
+            match tokio_rustls::TlsAcceptor::from(tls).accept(stream).await {
+                Ok(mut stream) => {
+                    let mut piece = [0; 1024];
+                    while !got.ends_with(IMAGE) {
+                        match stream.read(&mut piece).await {
+                            Ok(length) if length > 0 => got.extend_from_slice(&piece[..length]),
+                            _ => return (true, got),
+                        }
+                    }
+                    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+                    (true, got)
+                }
+                Err(_) => (false, got),
+            }
+        });
+        (address, got)
+    }
+
+    const IMAGE: &[u8] = b"the bytes of a private disk";
+
+    fn upload() -> Request<Full<Bytes>> {
+        let request = Request::post(PROXY).header(HOST, "importer").header(AUTHORIZATION, "Bearer precious");
+        request.body(Full::new(Bytes::from_static(IMAGE))).unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_upload_goes_to_the_importer_that_it_is_for_and_to_nobody_else() {
+        let (mounted, other) = (pass::tests::receiver(), pass::tests::receiver());
+        let certificate = mounted.certificate.as_str();
+        let (address, got) = listen(Some(pass::server(mounted.directory.path()).unwrap())).await;
+        assert_eq!(hand_over(address, certificate, upload()).await.unwrap().status(), 200);
+        let (_, got) = got.await.unwrap();
+        assert!(got.ends_with(IMAGE), "{}", String::from_utf8_lossy(&got));
+
+        // Somebody else has the address: without TLS, and with a certificate of their own.
+        for impostor in [None, Some(pass::server(other.directory.path()).unwrap())] {
+            let (address, got) = listen(impostor).await;
+            let refused = hand_over(address, certificate, upload()).await.unwrap_err();
+            assert!(matches!(&refused, Refusal::Broken(_)), "{refused:?}");
+            let (accepted, got) = got.await.unwrap();
+            assert!(!accepted);
+            let holds = |secret: &[u8]| got.windows(secret.len()).any(|window| window == secret);
+            assert!(!holds(IMAGE) && !holds(b"precious"), "{}", String::from_utf8_lossy(&got));
+        }
+        // An importer of before, which took uploads in clear.
+        let (address, got) = listen(None).await;
+        assert!(matches!(hand_over(address, "", upload()).await, Err(Refusal::Unready(_))));
+        drop(got);
     }
 
     /// Idle clients, and those that stop in the middle, were kept for ever and took every descriptor.

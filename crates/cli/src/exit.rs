@@ -10,6 +10,7 @@
 //! | 5 | not in this state |
 //! | 6 | the API server cannot be reached |
 //! | 7 | waited too long |
+//! | 255 | `exec`, `shell` and `cp`: no ssh server answers in the guest, as ssh says it |
 
 use std::{io::IsTerminal, process::ExitCode};
 
@@ -17,7 +18,7 @@ use crate::{
     client,
     each::SomeFailed,
     next::{self, Flags},
-    persona, wait,
+    persona, shell, wait,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +29,7 @@ enum Failure {
     Conflict,
     Unreachable,
     TimedOut,
+    NoServer,
 }
 
 impl Failure {
@@ -35,6 +37,9 @@ impl Failure {
         for cause in error.chain() {
             if cause.downcast_ref::<wait::TimedOut>().is_some() {
                 return Self::TimedOut;
+            }
+            if cause.downcast_ref::<shell::NoServer>().is_some() {
+                return Self::NoServer;
             }
             match cause.downcast_ref::<kube::Error>() {
                 Some(kube::Error::Api(status)) => {
@@ -60,6 +65,7 @@ impl Failure {
             Self::Conflict => 5,
             Self::Unreachable => 6,
             Self::TimedOut => 7,
+            Self::NoServer => 255,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Admission: built-in rules, then mutating policies and webhooks, then (after validation) validating ones.
 
 pub mod addresses;
+pub mod growth;
 pub mod limits;
 pub mod maker;
 mod matching;
@@ -10,6 +11,8 @@ pub mod policy;
 pub mod quota;
 pub mod rights;
 mod webhook;
+
+use std::sync::atomic::Ordering;
 
 use ferrovirt_store::{Condition, Key};
 use serde_json::{Value, json};
@@ -123,6 +126,9 @@ pub async fn mutate(
     object: &mut Value,
     old: Option<&Value>,
 ) -> Result<(), ApiError> {
+    if !call.server.serving.load(Ordering::Acquire) {
+        return Ok(());
+    }
     policy::mutate(call, operation, object, old)?;
     if call.resource.special == Special::Webhook {
         return Ok(());
@@ -153,6 +159,9 @@ pub async fn validate(
     object: Option<&Value>,
     old: Option<&Value>,
 ) -> Result<(), ApiError> {
+    if !call.server.serving.load(Ordering::Acquire) {
+        return Ok(());
+    }
     policy::validate(call, operation, object, old)?;
     if call.resource.special == Special::Webhook {
         return Ok(());

@@ -20,7 +20,7 @@ const WORKLOADS: &[&str] = &[
     "statefulsets/status",
 ];
 
-/// Cluster roles and bindings, to be created if absent.
+/// Cluster roles and bindings that every server has.
 pub fn policy() -> Vec<Value> {
     let discovery = rule_url(
         &["get"],

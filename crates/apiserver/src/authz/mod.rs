@@ -17,7 +17,7 @@ use crate::http::request::{RequestInfo, Target};
 use crate::status::{ApiError, Subject};
 use crate::storage::{Store, parse};
 
-const GROUP: &str = "rbac.authorization.k8s.io";
+pub const GROUP: &str = "rbac.authorization.k8s.io";
 
 /// Paths that need no identity.
 const PUBLIC_PATHS: &[&str] = &["/healthz", "/livez", "/readyz", "/version"];

@@ -66,6 +66,24 @@ impl Client {
         }
     }
 
+    /// The object of this kind and name, if there is one.
+    pub async fn get(&self, object: &Value) -> Result<Option<Value>, ApiError> {
+        let path = format!("{}/{}", self.path_of(object)?, name(object));
+        match self.request(Method::GET, &path, "application/json", None).await {
+            Err(error) if error.code == 404 => Ok(None),
+            result => result.map(Some),
+        }
+    }
+
+    /// Deletes the object of this kind and name, if there is one.
+    pub async fn delete_object(&self, object: &Value) -> Result<(), ApiError> {
+        let path = format!("{}/{}", self.path_of(object)?, name(object));
+        match self.delete(&path, &Value::Object(Default::default())).await {
+            Err(error) if error.code == 404 => Ok(()),
+            result => result.map(drop),
+        }
+    }
+
     pub async fn update(&self, object: &Value) -> Result<Value, ApiError> {
         self.update_at(object, "").await
     }

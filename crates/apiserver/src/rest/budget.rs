@@ -1,6 +1,10 @@
 //! Whether a disruption budget lets a pod be evicted.
 //!
-//! Counted from the pods that are stored when somebody asks; what a budget's status says does not matter.
+//! Counted from the pods that are stored when somebody asks, less those whose eviction was granted and is on its way; what a
+//! budget's status says does not matter.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ferrovirt_schema::LabelSelector;
 use serde_json::{Value, json};
@@ -12,14 +16,42 @@ use crate::storage::{Entry, Store, parse};
 
 const STORAGE: &str = "policy/poddisruptionbudgets";
 
-/// Refuses an eviction that breaks the budget of a pod. The caller holds the eviction turn until the pod is marked.
-pub fn check(call: &Call, pod: &Entry) -> Result<(), ApiError> {
+/// The uids of pods whose evictions were granted and that are not marked yet. Two evictions must not share the last of a budget.
+#[derive(Debug, Default)]
+pub struct Evicting(Mutex<HashSet<Arc<str>>>);
+
+/// As long as it lives, its pod counts as gone.
+pub struct Granted<'a> {
+    evicting: &'a Evicting,
+    /// None if another eviction of the same pod is on its way.
+    uid: Option<Arc<str>>,
+}
+
+impl Drop for Granted<'_> {
+    fn drop(&mut self) {
+        if let Some(uid) = &self.uid {
+            self.evicting.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        }
+    }
+}
+
+/// Refuses an eviction that breaks the budget of a pod.
+pub fn grant<'a>(call: &'a Call, pod: &Entry) -> Result<Granted<'a>, ApiError> {
+    let evicting = &call.server.evicting;
+    let mut granted = evicting.0.lock().unwrap_or_else(PoisonError::into_inner);
+    check(call, pod, &granted)?;
+    let is_new = granted.insert(pod.meta.uid.clone());
+    Ok(Granted { evicting, uid: is_new.then(|| pod.meta.uid.clone()) })
+}
+
+fn check(call: &Call, pod: &Entry, granted: &HashSet<Arc<str>>) -> Result<(), ApiError> {
     let Some(namespace) = call.namespace().filter(|_| call.server.store.count(STORAGE) > 0) else {
         return Ok(());
     };
     let object = parse(pod)?;
     // What does not run, or is going anyway, disrupts nobody.
-    if pod.meta.deleting || matches!(text(&object, &["status", "phase"]), "Pending" | "Succeeded" | "Failed") {
+    let is_going = pod.meta.deleting || granted.contains(&pod.meta.uid);
+    if is_going || matches!(text(&object, &["status", "phase"]), "Pending" | "Succeeded" | "Failed") {
         return Ok(());
     }
     let selector = |budget: &Value| LabelSelector::from_json(&budget["spec"]["selector"]).ok();
@@ -35,7 +67,7 @@ pub fn check(call: &Call, pod: &Entry) -> Result<(), ApiError> {
             ));
         }
     };
-    let Count { healthy, desired, .. } = count(&call.server.store, namespace, budget);
+    let Count { healthy, desired, .. } = count_without(&call.server.store, namespace, budget, granted);
     let lenient = text(budget, &["spec", "unhealthyPodEvictionPolicy"]) == "AlwaysAllow";
     let allowed = match ready(&object) {
         true => healthy > desired,
@@ -54,15 +86,21 @@ pub struct Count {
 }
 
 pub fn count(store: &Store, namespace: &str, budget: &Value) -> Count {
+    count_without(store, namespace, budget, &HashSet::new())
+}
+
+/// Pods of `gone` are not healthy.
+fn count_without(store: &Store, namespace: &str, budget: &Value, gone: &HashSet<Arc<str>>) -> Count {
     let Ok(selector) = LabelSelector::from_json(&budget["spec"]["selector"]) else {
         return Count::default();
     };
     let mut pods = store.list("pods", Some(namespace)).items;
     pods.retain(|p| selector.matches(p.meta.labels()));
-    let pods: Vec<(bool, Value)> = pods.iter().filter_map(|p| Some((p.meta.deleting, parse(p).ok()?))).collect();
+    let is_going = |pod: &Entry| pod.meta.deleting || gone.contains(&pod.meta.uid);
+    let pods: Vec<(bool, Value)> = pods.iter().filter_map(|p| Some((is_going(p), parse(p).ok()?))).collect();
     let counted = pods.iter().filter(|(_, p)| !matches!(text(p, &["status", "phase"]), "Succeeded" | "Failed"));
     let expected = counted.clone().count();
-    let healthy = counted.filter(|(deleting, p)| !deleting && ready(p)).count();
+    let healthy = counted.filter(|(going, p)| !going && ready(p)).count();
     let desired = match (at(budget, &["spec", "minAvailable"]), at(budget, &["spec", "maxUnavailable"])) {
         (Some(min), _) if !min.is_null() => scaled(min, expected),
         (_, Some(max)) if !max.is_null() => expected.saturating_sub(scaled(max, expected)),

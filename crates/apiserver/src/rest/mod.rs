@@ -53,7 +53,7 @@ use crate::server::Server;
 use crate::status::ApiError;
 use crate::storage::Entry;
 
-pub use budget::count as budget_count;
+pub use budget::{Evicting, count as budget_count};
 pub use list::Begun;
 pub use metadata::generate_name;
 pub use respond::convert;

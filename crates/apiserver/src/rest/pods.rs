@@ -160,16 +160,15 @@ pub async fn evict(call: &Call, bytes: Bytes) -> Result<Response<Body>, ApiError
     let (mut eviction, _) = decode::any(call, &bytes)?;
     admission::mutate(call, Operation::Create, &mut eviction, None).await?;
     check_name(call, &eviction, "Eviction")?;
-    // A webhook may take its time: before anybody else has to wait for a turn.
     admission::validate(call, Operation::Create, Some(&eviction), None).await?;
     let options = eviction.get("deleteOptions").cloned().unwrap_or_else(|| json!({}));
     let mut call = call.without_subresource();
     call.headers.remove(http::header::CONTENT_TYPE);
-    // Two evictions must not share the last of a budget.
-    let _turn = call.server.eviction_turn.lock().await;
     let key = storage::key(&call.resource, call.namespace(), call.name());
     let pod = call.server.store.get(&call.resource.storage, &key).ok_or_else(|| call.not_found())?;
-    budget::check(&call, &pod)?;
+    // Counts as gone from now on, until it is marked or the deletion was refused: webhooks may take their time over that, and
+    // nobody else waits for them.
+    let _granted = budget::grant(&call, &pod)?;
     delete::delete(&call, options.to_string().into()).await?;
     Ok(done(StatusCode::CREATED))
 }

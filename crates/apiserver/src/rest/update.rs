@@ -112,6 +112,7 @@ async fn apply(call: &Call, entry: &Entry, old: &Value, mut new: Value) -> Resul
     bump_generation(call, old, &mut new);
     commit::validate(call, &new, Some(old))?;
     admission::limits::check_update(call, old, &new)?;
+    admission::growth::check(call, old, &new)?;
     admission::maker::check_change(call, old, &new)?;
     admission::rights::check(call, &new, Some(old))?;
     admission::pod_security::check(call, &new, Some(old))?;

@@ -4,6 +4,7 @@
 mod admission;
 mod audit;
 mod authorization;
+mod bootstrap;
 mod conversion;
 mod custom;
 mod escalation;

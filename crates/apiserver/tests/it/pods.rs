@@ -135,3 +135,89 @@ async fn evictions_obey_budgets() {
     admin.post(PODS, &pod("d")).await.expect(201);
     evict("d").await.expect(201);
 }
+
+/// A webhook that is asked about deletions takes its time over one: other evictions go on, and do not get what that one was given.
+#[tokio::test]
+async fn evictions_do_not_wait_for_each_others_webhooks() {
+    let server = Server::start().await;
+    let admin = server.admin();
+    let (asked, mut was_asked) = tokio::sync::mpsc::unbounded_channel();
+    let (answer, answered) = tokio::sync::watch::channel(false);
+    let handler: Handler = Arc::new(move |request: Request<Body>| {
+        let (asked, mut answered) = (asked.clone(), answered.clone());
+        Box::pin(async move {
+            let bytes = request.into_body().collect().await.unwrap().to_bytes();
+            let review: Value = serde_json::from_slice(&bytes).unwrap();
+            if review["request"]["name"] == "slow" {
+                asked.send(()).unwrap();
+                answered.wait_for(|answered| *answered).await.unwrap();
+            }
+            let response = json!({"uid": review["request"]["uid"], "allowed": true});
+            let answer = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response});
+            Response::new(Full::from(answer.to_string()).map_err(|never| match never {}).boxed_unsync())
+        })
+    });
+    server.api.register_in_process("default", "hook", handler);
+    let hook = json!({
+        "metadata": {"name": "hook"}, "kind": "ValidatingWebhookConfiguration",
+        "webhooks": [{
+            "name": "hook.example.com", "admissionReviewVersions": ["v1"], "sideEffects": "None", "timeoutSeconds": 30,
+            "clientConfig": {"service": {"namespace": "default", "name": "hook", "path": "/"}},
+            "rules": [{"operations": ["DELETE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}],
+        }],
+    });
+    admin.post("/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", &hook).await.expect(201);
+    let budget =
+        json!({"metadata": {"name": "b"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}}});
+    admin.post("/apis/policy/v1/namespaces/default/poddisruptionbudgets", &budget).await.expect(201);
+    for (name, app) in [("slow", "a"), ("next", "a"), ("other", "b")] {
+        let mut object = pod(name);
+        object["metadata"]["labels"] = json!({"app": app});
+        admin.post(PODS, &object).await.expect(201);
+        let status = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
+        admin.merge(&format!("{PODS}/{name}/status"), &status).await.expect(200);
+    }
+    let evict = |name: &'static str| {
+        let admin = admin.clone();
+        let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}});
+        async move { admin.post(&format!("{PODS}/{name}/eviction"), &eviction).await }
+    };
+    let slow = tokio::spawn(evict("slow"));
+    was_asked.recv().await.unwrap();
+    evict("other").await.expect(201);
+    evict("next").await.expect(429);
+    answer.send(true).unwrap();
+    slow.await.unwrap().expect(201);
+    admin.get(&format!("{PODS}/next")).await.expect(200);
+}
+
+#[tokio::test]
+async fn claims_grow_where_their_class_lets_them() {
+    let server = Server::start().await;
+    let admin = server.admin();
+    for (name, grows) in [("fixed", json!(false)), ("silent", Value::Null), ("grows", json!(true))] {
+        let class = json!({"metadata": {"name": name}, "provisioner": "p", "allowVolumeExpansion": grows});
+        admin.post("/apis/storage.k8s.io/v1/storageclasses", &class).await.expect(201);
+    }
+    let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
+    for (class, code) in [("fixed", 403), ("silent", 403), ("none", 403), ("", 403), ("grows", 200)] {
+        let name = format!("of-{class}x");
+        let claim = json!({"metadata": {"name": name}, "spec": {
+            "storageClassName": class, "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
+        }});
+        admin.post(claims, &claim).await.expect(201);
+        let item = format!("{claims}/{name}");
+        admin.merge(&format!("{item}/status"), &json!({"status": {"phase": "Bound"}})).await.expect(200);
+        let size = |size: &str| json!({"spec": {"resources": {"requests": {"storage": size}}}});
+        // The same in other words is no growth.
+        admin.merge(&item, &size("1024Mi")).await.expect(200);
+        let answer = admin.merge(&item, &size("2Gi")).await.expect(code);
+        if code == 403 {
+            let words = format!(
+                "persistentvolumeclaims \"{name}\" is forbidden: only dynamically provisioned pvc can be resized and the \
+                 storageclass that provisions the pvc must support resize"
+            );
+            assert_eq!(answer["message"], words);
+        }
+    }
+}

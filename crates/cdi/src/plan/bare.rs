@@ -3,7 +3,7 @@
 use ferrovirt_api::cdi::names;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 
-use super::{Action, annotated, marking, objects, outdated};
+use super::{Action, annotated, marking, objects, outdated, untold};
 use crate::Settings;
 
 /// What the plan may know.
@@ -15,6 +15,12 @@ pub struct Bare<'a> {
     pub settings: &'a Settings,
     /// The public key of those who give out tokens.
     pub upload_key: &'a str,
+    /// What an importer that is made now shows to the proxy.
+    pub certificate: &'a str,
+    /// For the name of its secret.
+    pub random: &'a str,
+    /// Whether the importer got its secret from this process.
+    pub knows_importer: bool,
 }
 
 /// Is it one of those?
@@ -35,7 +41,8 @@ pub fn plan_bare(observed: &Bare<'_>) -> Result<Vec<Action>, String> {
     let Some(pod) = observed.pod else {
         return match waits_for_upload(claim) && claim.metadata.deletion_timestamp.is_none() {
             true => {
-                Ok(vec![Action::CreatePod(Box::new(objects::receiver(claim, observed.upload_key, observed.settings)?))])
+                let secret = objects::upload_secret(observed.random);
+                Ok(vec![Action::CreateReceiver(Box::new(objects::receiver(observed)?), secret)])
             }
             false => Ok(vec![]),
         };
@@ -50,6 +57,7 @@ pub fn plan_bare(observed: &Bare<'_>) -> Result<Vec<Action>, String> {
         Some("Failed") => marking(claim, "Failed", false).into_iter().chain([Action::DeletePod]).collect(),
         Some("Running") if outdated(pod, observed.upload_key) => vec![Action::DeletePod],
         Some("Running") => marking(claim, "Running", observed.ready).into_iter().collect(),
+        _ if untold(pod, observed.knows_importer) => vec![Action::DeletePod],
         _ => marking(claim, "Pending", false).into_iter().collect(),
     })
 }
@@ -80,9 +88,21 @@ mod tests {
 
     fn words(claim: &PersistentVolumeClaim, pod: Option<&Pod>, ready: bool) -> Vec<String> {
         let settings = Settings { image: "i".into(), pull_policy: "Never".into(), cache: None };
-        let actions = plan_bare(&Bare { claim, pod, ready, settings: &settings, upload_key: "k" }).unwrap();
+        let bare = Bare {
+            claim,
+            pod,
+            ready,
+            settings: &settings,
+            upload_key: "k",
+            certificate: "c",
+            random: "r",
+            knows_importer: false,
+        };
+        let actions = plan_bare(&bare).unwrap();
         let word = |action: Action| match action {
-            Action::CreatePod(pod) => format!("create {}", pod.metadata.name.unwrap_or_default()),
+            Action::CreateReceiver(pod, secret) => {
+                format!("create {} with {secret}", pod.metadata.name.unwrap_or_default())
+            }
             Action::DeletePod => "delete".to_owned(),
             Action::MarkClaim { phase, ready } => format!("mark {phase} {ready}"),
             other => format!("{other:?}"),
@@ -100,9 +120,12 @@ mod tests {
             "/metadata/ownerReferences",
             json!([{ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "name": "disk", "uid": "d" }]),
         )]);
+        // Made by a process that is gone, before it could make the secret.
+        let new = pod("Pending");
         let (running, done) = (pod("Running"), pod("Succeeded"));
-        let cases: [(&PersistentVolumeClaim, Option<&Pod>, bool, &[&str]); 9] = [
-            (&waiting, None, false, &["create importer-disk"]),
+        let cases: [(&PersistentVolumeClaim, Option<&Pod>, bool, &[&str]); 10] = [
+            (&waiting, None, false, &["create importer-disk with upload-r"]),
+            (&waiting, Some(&new), false, &["delete"]),
             (&waiting, Some(&running), false, &["mark Running false"]),
             (&waiting, Some(&running), true, &["mark Running true"]),
             (&waiting, Some(&done), false, &["mark Succeeded false", "delete"]),

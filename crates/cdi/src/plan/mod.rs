@@ -46,8 +46,10 @@ pub struct Observed<'a> {
     pub upload_key: &'a str,
     /// Another importer fetches the same image, and the node keeps it for this one.
     pub same_under_way: bool,
-    /// For the name of a clone's secret.
+    /// For the name of an importer's secret.
     pub random: &'a str,
+    /// What an importer that is made for an upload shows to the proxy.
+    pub certificate: &'a str,
     /// Whether the pod that shows a claim of another namespace, and the importer, got their secrets from this process.
     pub knows_server: bool,
     pub knows_importer: bool,
@@ -66,6 +68,8 @@ pub enum Action {
     CreatePod(Box<Pod>),
     /// An importer that fetches a claim from another namespace, and the secret of this name for it.
     CreateCloner(Box<Pod>, String),
+    /// An importer that takes an upload, and the secret of this name for it.
+    CreateReceiver(Box<Pod>, String),
     DeletePod,
     /// In the namespace of the claim that is cloned, with the secret of this name.
     CreateServer(Box<Pod>, String),
@@ -188,6 +192,10 @@ fn transfer(observed: &Observed<'_>, source: &DataVolumeSource, claim: &Persiste
             Ok(pod) if foreign::origin_namespace(observed.volume, observed.source).is_some() => {
                 plan.actions.push(Action::CreateCloner(Box::new(pod), objects::secret_name(observed)));
             }
+            Ok(pod) if way == Way::Upload => {
+                let secret = objects::upload_secret(observed.random);
+                plan.actions.push(Action::CreateReceiver(Box::new(pod), secret));
+            }
             Ok(pod) => plan.actions.push(Action::CreatePod(Box::new(pod))),
             Err(message) => {
                 status::fail(&mut plan.status, observed, "InvalidDataVolume", &message);
@@ -200,6 +208,11 @@ fn transfer(observed: &Observed<'_>, source: &DataVolumeSource, claim: &Persiste
     };
     if let Some(message) = foreign::lost(observed, pod) {
         plan.actions.push(Action::DeletePod);
+        return status::wait(&mut plan.status, observed, scheduled(way), message);
+    }
+    if way == Way::Upload && untold(pod, observed.knows_importer) {
+        plan.actions.push(Action::DeletePod);
+        let message = "the importer did not get its key; another one takes its place";
         return status::wait(&mut plan.status, observed, scheduled(way), message);
     }
     let pod_status = pod.status.clone().unwrap_or_default();
@@ -345,9 +358,16 @@ pub(crate) fn job_of(pod: &Pod) -> Option<Job> {
     serde_json::from_str(job).ok()
 }
 
-/// Whether an importer knows another key than those who give out tokens have now.
+/// Whether an importer knows another key than those who give out tokens have now, or takes uploads in clear as they once came.
 fn outdated(pod: &Pod, upload_key: &str) -> bool {
-    matches!(job_of(pod).map(|job| job.from), Some(job::From::Upload { key, .. }) if key != upload_key)
+    let from = job_of(pod).map(|job| job.from);
+    matches!(from, Some(job::From::Upload { key, certificate, .. }) if key != upload_key || certificate.is_empty())
+}
+
+/// Whether an importer waits for a secret that nobody will make: whoever made it forgot the key.
+fn untold(pod: &Pod, known: bool) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    !known && !matches!(phase, Some("Running" | "Succeeded" | "Failed"))
 }
 
 /// The cache's entry of what the volume is filled with.

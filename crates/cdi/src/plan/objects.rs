@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use serde_json::{Value, json};
 
 use super::foreign::{origin_namespace, server_name, shown_by};
-use super::{Observed, by_storage};
+use super::{Bare, Observed, by_storage};
 use crate::Settings;
 use crate::cache;
 use crate::job::{self, From, Job, paths};
@@ -106,12 +106,24 @@ pub(super) fn cache_entry(observed: &Observed<'_>) -> Option<String> {
 }
 
 /// The importer of a claim that has no DataVolume and waits for an upload.
-pub(super) fn receiver(claim: &PersistentVolumeClaim, key: &str, settings: &Settings) -> Result<Pod, String> {
-    importer(claim, owner_claim(claim), "", upload(claim, key), Parts::with_target(claim), settings)
+pub(super) fn receiver(observed: &Bare<'_>) -> Result<Pod, String> {
+    let (claim, mut parts) = (observed.claim, Parts::with_target(observed.claim));
+    let from = upload(claim, observed.upload_key, observed.certificate, observed.random, &mut parts);
+    importer(claim, owner_claim(claim), "", from, parts, observed.settings)
 }
 
-fn upload(claim: &PersistentVolumeClaim, key: &str) -> From {
-    From::Upload { key: key.to_owned(), claim: claim.metadata.uid.clone().unwrap_or_default() }
+fn upload(claim: &PersistentVolumeClaim, key: &str, certificate: &str, random: &str, parts: &mut Parts) -> From {
+    parts.mount("secret", json!({ "secret": { "secretName": upload_secret(random) } }), paths::SECRET);
+    From::Upload {
+        key: key.to_owned(),
+        claim: claim.metadata.uid.clone().unwrap_or_default(),
+        certificate: certificate.to_owned(),
+    }
+}
+
+/// Of the key of an importer that takes an upload: nobody has a secret of this name.
+pub(super) fn upload_secret(random: &str) -> String {
+    format!("upload-{random}")
 }
 
 /// Of what lets an importer fetch a claim from another namespace: nobody has a secret of this name.
@@ -306,7 +318,7 @@ fn origin(
         return Ok(From::Claim { block });
     }
     if source.upload.is_some() {
-        return Ok(upload(claim, observed.upload_key));
+        return Ok(upload(claim, observed.upload_key, observed.certificate, observed.random, parts));
     }
     Ok(From::Blank)
 }

@@ -64,6 +64,7 @@ impl World {
             upload_key: self.upload_key,
             same_under_way: self.same_under_way,
             random: "r4nd0m",
+            certificate: "pem",
             knows_server: self.knows.0,
             knows_importer: self.knows.1,
             now: Timestamp::UNIX_EPOCH,
@@ -77,7 +78,9 @@ impl World {
         for action in plan.actions {
             match action {
                 Action::CreateClaim(claim) => self.claim = Some(*claim),
-                Action::CreatePod(pod) | Action::CreateCloner(pod, _) => self.pod = Some(*pod),
+                Action::CreatePod(pod) | Action::CreateCloner(pod, _) | Action::CreateReceiver(pod, _) => {
+                    self.pod = Some(*pod);
+                }
                 Action::DeletePod => self.pod = None,
                 Action::CreateServer(pod, _) => self.server = Some(*pod),
                 Action::DeleteServer => self.server = None,
@@ -430,16 +433,44 @@ fn an_upload_leaves_no_secret_in_what_view_reads() {
     world.step();
     world.claim.as_mut().unwrap().metadata.uid = Some("c1".to_owned());
     world.step();
-    let pod = serde_json::to_string(world.pod.as_ref().unwrap()).unwrap();
-    assert!(!pod.contains("secret"), "{pod}");
+    let pod = serde_json::to_value(world.pod.as_ref().unwrap()).unwrap();
+    assert_eq!(pod["spec"]["volumes"][1]["secret"]["secretName"], "upload-r4nd0m");
+    assert_eq!(pod["spec"]["containers"][0]["env"].as_array().unwrap().len(), 1);
     let job = job_of(world.pod.as_ref().unwrap()).unwrap();
-    assert_eq!(job.from, crate::job::From::Upload { key: "public".into(), claim: "c1".into() });
+    let from = |certificate: &str| crate::job::From::Upload {
+        key: "public".into(),
+        claim: "c1".into(),
+        certificate: certificate.into(),
+    };
+    assert_eq!(job.from, from("pem"));
     // When the signers have another key, the importer must know it.
     world.pod_phase("Running", None);
     world.progress = Some(Progress::default());
     assert_eq!(world.step(), "UploadReady");
     world.upload_key = "another";
     assert_eq!(world.step(), "UploadScheduled");
+    assert!(world.pod.is_none());
+}
+
+#[test]
+fn an_importer_that_takes_uploads_in_clear_or_waits_in_vain_is_replaced() {
+    let mut world = World::new(json!({ "upload": {} }));
+    world.step();
+    world.step();
+    world.knows.1 = false;
+    world.pod_phase("Running", None);
+    world.progress = Some(Progress::default());
+    assert_eq!(world.step(), "UploadReady", "one that runs has its key, whoever gave it");
+    world.pod_phase("Pending", None);
+    assert_eq!(world.step(), "UploadScheduled");
+    assert!(world.pod.is_none());
+    world.step();
+    // As an earlier version made it.
+    let container = &mut world.pod.as_mut().unwrap().spec.as_mut().unwrap().containers[0];
+    let job = container.env.as_mut().unwrap()[0].value.as_mut().unwrap();
+    *job = job.replace(r#","certificate":"pem""#, "");
+    world.pod_phase("Running", None);
+    world.step();
     assert!(world.pod.is_none());
 }
 

@@ -365,13 +365,18 @@ impl<'a> Session<'a> {
     }
 }
 
+/// There is no server to log in to: the exit code is that of ssh.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NoServer(String);
+
 impl Ended {
     /// Ends this program as ssh ended, which is as the guest's command ended.
     fn leave(self) -> Result<()> {
         let status = match self {
             Self::With(status) if status.success() => return Ok(()),
             Self::With(status) => status,
-            Self::Unreachable(why) => bail!("{why}"),
+            Self::Unreachable(why) => return Err(NoServer(why).into()),
         };
         std::process::exit(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
     }
@@ -487,6 +492,12 @@ mod tests {
         for bad in ["", "-oProxyCommand=x", "a b", "$(id)", "vm/a/;b", "vm/a'b"] {
             assert!(parse(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_guest_without_a_server_ends_a_command_as_ssh_does() {
+        let error = Ended::Unreachable("vm/web: refused".to_owned()).leave().unwrap_err();
+        assert_eq!((crate::exit::code(&error), error.to_string().as_str()), (255, "vm/web: refused"));
     }
 
     #[test]

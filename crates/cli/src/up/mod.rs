@@ -23,6 +23,8 @@ mod resource_metrics;
 pub mod revocations;
 mod services;
 mod streams;
+#[cfg(test)]
+mod upgrade_tests;
 mod uploads;
 mod volume_metrics;
 
@@ -170,6 +172,15 @@ fn static_tokens(path: Option<&Path>) -> Result<StaticTokens> {
     StaticTokens::parse(&text).with_context(|| format!("cannot use the token file {}", path.display()))
 }
 
+/// All objects that an embedded host begins with.
+fn shipped(allow_emulation: bool, node: &str) -> Result<Vec<serde_json::Value>> {
+    let mut objects = objects::bootstrap(allow_emulation);
+    objects.extend(ferrovirt_node_lite::storage::classes());
+    objects.extend(identities::roles(node)?);
+    objects.extend(resource_metrics::objects());
+    Ok(objects)
+}
+
 pub async fn run(arguments: UpArgs) -> Result<()> {
     let started = Instant::now();
     logging::init(arguments.log_format);
@@ -206,12 +217,7 @@ pub async fn run(arguments: UpArgs) -> Result<()> {
         data_dir: paths.data_dir.clone(),
         service_account_key_pem: Some(pki.service_account_key()?),
         crds: objects::definitions(),
-        bootstrap: objects::bootstrap(!arguments.no_emulation)
-            .into_iter()
-            .chain(ferrovirt_node_lite::storage::classes())
-            .chain(identities::roles(&node_name)?)
-            .chain(resource_metrics::objects())
-            .collect(),
+        bootstrap: shipped(!arguments.no_emulation, &node_name)?,
         audit_log: arguments.audit.log.clone(),
         audit_rotation: arguments.audit.rotation(),
         audit_policy: arguments.audit.policy()?,

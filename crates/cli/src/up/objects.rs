@@ -52,7 +52,7 @@ pub fn pod_makers() -> Vec<String> {
     [ferrovirt_api::names::CONTROLLER_USER, ferrovirt_api::names::UP_USER].map(str::to_owned).to_vec()
 }
 
-/// Created if they are not there.
+/// What every host has. Roles and hooks follow the version that runs; the configuration is only made if it is not there.
 pub fn bootstrap(allow_emulation: bool) -> Vec<Value> {
     let mut objects = vec![
         json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } }),
@@ -128,7 +128,6 @@ pub fn bootstrap(allow_emulation: bool) -> Vec<Value> {
         ],
     ));
     objects.extend(later_webhooks());
-    // One of its own, so that a host that has the others gets it, too.
     let mut volumes = webhooks(
         "ValidatingWebhookConfiguration",
         "cdi-api-datavolume-validate",
@@ -141,7 +140,7 @@ pub fn bootstrap(allow_emulation: bool) -> Vec<Value> {
     objects
 }
 
-/// Asks before a launcher's pod is evicted. Of its own as well. Nothing else stands between a drain and a machine that is to be
+/// Asks before a launcher's pod is evicted. Nothing else stands between a drain and a machine that is to be
 /// moved first, so who cannot be asked refuses, as upstream's.
 fn eviction_interceptor() -> Value {
     let name = "virt-launcher-eviction-interceptor";
@@ -159,7 +158,7 @@ fn eviction_interceptor() -> Value {
     hooks
 }
 
-/// Those that came after the first. They have objects of their own, so that a host that has the others gets them, too.
+/// Those that came after the first. Their objects are their own.
 fn later_webhooks() -> Vec<Value> {
     const BOTH: &[&str] = &["CREATE", "UPDATE"];
     let mutating = webhooks(

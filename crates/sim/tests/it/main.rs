@@ -8,6 +8,7 @@ mod consoles;
 mod examples;
 mod faults;
 mod garbage;
+mod imports;
 mod metrics;
 mod planted;
 mod removal;
