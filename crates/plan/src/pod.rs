@@ -1,5 +1,6 @@
 //! The launcher pod of an instance, as upstream's virt-controller makes it where nothing speaks against it.
 
+mod configured;
 pub mod console_log;
 mod logging;
 mod metadata;
