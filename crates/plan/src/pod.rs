@@ -21,7 +21,8 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity,
 };
 
-pub use metadata::{instance_id, name};
+pub use metadata::{Changes, instance_id, name};
+pub(crate) use metadata::{outdated, outdated_annotations};
 pub use nodes::unmet;
 
 pub use crate::resources::{memory_overhead, virtual_cpus};
