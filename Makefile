@@ -12,7 +12,7 @@ export FERROVIRT_BIN_DIR ?= $(CARGO_TARGET_DIR)/dist
 export FERROVIRT_GUEST_DIR ?= $(FERROVIRT_CACHE)/guest
 export PREFIX ?= /usr/local
 
-.PHONY: help up down deps build fuzz image debian-image clients test lint bench bench-api bench-console bench-disk bench-net bench-scale bench-versus nightly selftest-debian13 images conformance client-matrix differential kubernetes-up kubernetes-down e2e-kubernetes bench-kubernetes deny gen bench-load
+.PHONY: help up down deps build fuzz image debian-image clients test lint bench bench-api bench-console bench-disk bench-net bench-scale bench-versus nightly selftest-debian13 images conformance client-matrix differential upstream-rows kubernetes-up kubernetes-down e2e-kubernetes bench-kubernetes deny gen bench-load
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -98,6 +98,9 @@ client-matrix: deps build ## kubectl 1.36 and 1.32, Helm, client-go and the Pyth
 
 differential: deps build ## the same requests to a host and to a kube-apiserver; what differs (ONLY=pattern for some cases)
 	@scripts/differential.sh $(ONLY)
+
+upstream-rows: deps ## KubeVirt's unit tests of launcher pods and admission, asked of our code; which rows differ
+	@scripts/upstream-rows.sh
 
 images: build ## the images of a cluster installation, as OCI archives
 	@scripts/images.sh

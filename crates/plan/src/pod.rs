@@ -1,5 +1,6 @@
 //! The launcher pod of an instance, as upstream's virt-controller makes it where nothing speaks against it.
 
+mod configured;
 pub mod console_log;
 mod logging;
 mod metadata;
@@ -20,7 +21,8 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity,
 };
 
-pub use metadata::{instance_id, name};
+pub use metadata::{Changes, instance_id, name};
+pub(crate) use metadata::{outdated, outdated_annotations};
 pub use nodes::unmet;
 
 pub use crate::resources::{memory_overhead, virtual_cpus};

@@ -85,9 +85,11 @@ fn memory(vmi: &VirtualMachineInstance, config: &Config, requests: &mut Amounts,
             limits.insert(resource, Quantity(pages.to_string()));
         }
         None => {
-            if let Some(requested) = requested {
-                let overhead = if domain.resources.overcommit_guest_overhead { 0 } else { overhead };
-                requests.insert("memory".into(), Quantity(requested.saturating_add(overhead).to_string()));
+            // What is around a guest is asked for even where nothing says how large the guest is.
+            let around = if domain.resources.overcommit_guest_overhead { 0 } else { overhead };
+            let asked = requested.unwrap_or(0).saturating_add(around);
+            if asked > 0 {
+                requests.insert("memory".into(), Quantity(asked.to_string()));
             }
             if let Some(limit) = limits.get("memory").map(bytes) {
                 limits.insert("memory".into(), Quantity(limit.saturating_add(overhead).to_string()));
@@ -275,6 +277,7 @@ mod tests {
     #[test]
     fn the_guests_memory_is_asked_for_as_memory_or_as_huge_pages() {
         for (domain, expected) in [
+            (json!({}), "cpu=100m memory=0Mi | "),
             (json!({ "memory": { "guest": "64Mi" } }), "cpu=100m memory=64Mi | "),
             (
                 json!({ "memory": { "guest": "64Mi", "hugepages": { "pageSize": "2Mi" } } }),

@@ -84,6 +84,11 @@ pub enum Action {
     CreateDataVolume(Box<serde_json::Value>),
     /// Tell the instance that it is as the VM's present generation wants it.
     SetGeneration(i64),
+    /// Write annotations of the instance that follow the VM's template.
+    FollowTemplate {
+        uid: String,
+        annotations: crate::pod::Changes,
+    },
     Delete {
         uid: String,
     },
@@ -210,8 +215,20 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
     if vm_status::fill(&mut status, &shown) {
         plan.actions.push(Action::SetGeneration(vm.metadata.generation.unwrap_or_default()));
     }
+    plan.actions.extend(vmi.and_then(|vmi| follow_template(vm, vmi)));
     plan.status = status;
     plan
+}
+
+/// Some annotations of a template are its instance's as long as that runs, and so its pod's.
+fn follow_template(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Option<Action> {
+    let template = vm.spec.template.as_ref()?;
+    let leaving = vm.metadata.deletion_timestamp.is_some() || vmi.metadata.deletion_timestamp.is_some();
+    if leaving || !is_ours(vm, vmi) {
+        return None;
+    }
+    let annotations = crate::pod::outdated_annotations(&template.metadata, &vmi.metadata);
+    (!annotations.is_empty()).then(|| Action::FollowTemplate { uid: uid(vmi), annotations })
 }
 
 fn start(observed: &Observed<'_>, status: &mut VirtualMachineStatus, plan: &mut Plan) {

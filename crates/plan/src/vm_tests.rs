@@ -68,6 +68,7 @@ fn check_with(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, storage
             Action::WantRunning => "want-running".into(),
             Action::CreateDataVolume(volume) => format!("volume({})", volume["metadata"]["name"]),
             Action::SetGeneration(generation) => format!("generation({generation})"),
+            Action::FollowTemplate { annotations, .. } => format!("annotations({})", annotations.len()),
         })
         .collect();
     words.push(plan.status.printable_status.clone());
@@ -392,6 +393,13 @@ fn a_changed_template_needs_a_restart_and_other_changes_do_not() {
     assert_eq!((labelled.status.observed_generation, labelled.status.desired_generation), (3, 4));
     assert!(!labelled.status.conditions.iter().any(|c| c.type_ == "RestartRequired"));
     changed.spec.template.as_mut().unwrap().metadata.labels = before;
+    // What a descheduler may do with it counts at once.
+    let spared = "descheduler.alpha.kubernetes.io/prefer-no-eviction".to_owned();
+    let annotations = &mut changed.spec.template.as_mut().unwrap().metadata.annotations;
+    let before = annotations.replace([(spared.clone(), "true".to_owned()), ("x".to_owned(), "z".to_owned())].into());
+    let annotations = [(spared, Some("true".to_owned()))].into();
+    assert_eq!(observe(&changed).actions, [Action::FollowTemplate { uid: "vmi-uid".into(), annotations }]);
+    changed.spec.template.as_mut().unwrap().metadata.annotations = before;
     changed.spec.template.as_mut().unwrap().spec.domain.cpu =
         Some(serde_json::from_value(json!({ "cores": 4 })).unwrap());
     let other = observe(&changed);

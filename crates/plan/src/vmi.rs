@@ -82,6 +82,13 @@ pub enum Action {
         uid: String,
         unpaused: bool,
     },
+    /// Write labels and annotations of the pod that follow the instance's.
+    FollowMetadata {
+        name: String,
+        uid: String,
+        labels: pod::Changes,
+        annotations: pod::Changes,
+    },
     /// Label the instance with the node that it runs on.
     SetNode {
         node: String,
@@ -108,6 +115,7 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
         note_data_volumes(observed, &time, &mut plan);
     }
     plan.actions.extend(observed.pod.and_then(|pod| unpaused(pod, &plan.status)));
+    plan.actions.extend(observed.pod.and_then(|pod| follow_metadata(vmi, pod)));
     // A bound pod's node must know of the instance, whatever becomes of it: its agent selects by this label.
     let node = plan.status.active_pods.values().rfind(|node| !node.is_empty()).cloned();
     let labelled = vmi.metadata.labels.as_ref().and_then(|labels| labels.get(names::NODE_NAME_LABEL));
@@ -363,6 +371,21 @@ fn unpaused(pod: &Pod, status: &VirtualMachineInstanceStatus) -> Option<Action> 
         name: pod.metadata.name.clone().unwrap_or_default(),
         uid: pod.metadata.uid.clone().unwrap_or_default(),
         unpaused: wanted,
+    })
+}
+
+/// Some labels and annotations of an instance are its pod's as long as that runs.
+fn follow_metadata(vmi: &VirtualMachineInstance, pod: &Pod) -> Option<Action> {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    if pod.metadata.deletion_timestamp.is_some() || matches!(phase, Some("Succeeded" | "Failed")) {
+        return None;
+    }
+    let (labels, annotations) = pod::outdated(&vmi.metadata, &pod.metadata);
+    (!labels.is_empty() || !annotations.is_empty()).then(|| Action::FollowMetadata {
+        name: pod.metadata.name.clone().unwrap_or_default(),
+        uid: pod.metadata.uid.clone().unwrap_or_default(),
+        labels,
+        annotations,
     })
 }
 

@@ -27,6 +27,13 @@ fn pod(node: Option<&str>, phase: &str, running: bool) -> Pod {
     .unwrap()
 }
 
+/// A pod on the node `m` whose labels are as those of an instance there.
+fn labelled(phase: &str) -> Pod {
+    let mut pod = pod(Some("m"), phase, true);
+    pod.metadata.labels = Some([(names::NODE_NAME_LABEL.to_owned(), "m".to_owned())].into());
+    pod
+}
+
 fn check(vmi: &VirtualMachineInstance, pod: Option<&Pod>, expected: &str) -> VirtualMachineInstanceStatus {
     check_with(vmi, pod, &Storage::default(), expected)
 }
@@ -59,6 +66,12 @@ fn check_with(
             Action::DeletePod { resource_version: Some(version), .. } => format!("delete-if({version})"),
             Action::DeletePod { .. } => "delete".into(),
             Action::SetUnpaused { unpaused, .. } => format!("unpaused({unpaused})"),
+            Action::FollowMetadata { labels, annotations, .. } => {
+                let said = |(key, value): (&String, &Option<String>)| {
+                    format!("{}={}", key.rsplit('/').next().unwrap(), value.as_deref().unwrap_or("-"))
+                };
+                format!("follow({})", labels.iter().chain(annotations).map(said).collect::<Vec<_>>().join(","))
+            }
             Action::SetNode { node } => format!("node({node})"),
         })
         .collect();
@@ -299,7 +312,7 @@ fn only_an_operators_word_releases_what_was_on_a_node() {
 #[test]
 fn an_instance_whose_node_is_silent_is_not_ready_and_recovers() {
     let silent = |ready: &str, container_ready: bool| {
-        let mut pod = pod(Some("m"), "Running", true);
+        let mut pod = labelled("Running");
         let status = pod.status.as_mut().unwrap();
         status.conditions = serde_json::from_value(json!([{ "type": "Ready", "status": ready }])).unwrap();
         status.container_statuses.as_mut().unwrap()[0].ready = container_ready;
@@ -382,7 +395,7 @@ fn a_pod_is_recorded_before_it_has_a_node_and_a_node_is_not_forgotten() {
 #[test]
 fn a_paused_guest_leaves_services_until_it_goes_on() {
     let gated = |said: Option<&str>, phase: &str| {
-        let mut pod = pod(Some("m"), phase, true);
+        let mut pod = labelled(phase);
         let gate = json!([{ "conditionType": pod::UNPAUSED }]);
         pod.spec.as_mut().unwrap().readiness_gates = serde_json::from_value(gate).unwrap();
         let conditions = said.map(|status| json!([{ "type": pod::UNPAUSED, "status": status }])).unwrap_or(json!([]));
@@ -396,12 +409,31 @@ fn a_paused_guest_leaves_services_until_it_goes_on() {
     check(&vmi, Some(&gated(Some("True"), "Running")), "Running");
     check(&vmi, Some(&gated(None, "Succeeded")), "Running");
     // One of before there were gates.
-    check(&vmi, Some(&pod(Some("m"), "Running", true)), "Running");
+    check(&vmi, Some(&labelled("Running")), "Running");
     let time = Time("2026-11-15T12:00:00Z".parse().unwrap());
     conditions::set_vmi(&mut vmi.status.conditions, &time, condition::PAUSED, true, "PausedByUser", "");
     check(&vmi, Some(&gated(Some("True"), "Running")), "unpaused(false) Running");
     check(&vmi, Some(&gated(Some("False"), "Running")), "Running");
     check(&vmi, Some(&gated(None, "Running")), "Running");
+}
+
+#[test]
+fn a_pod_that_runs_follows_its_instance() {
+    let mut vmi = vmi("Running");
+    let mut launcher = pod(Some("m"), "Running", true);
+    vmi.metadata.labels.get_or_insert_default().insert(names::NODE_NAME_LABEL.into(), "m".into());
+    check(&vmi, Some(&launcher), "follow(nodeName=m) Running");
+    launcher.metadata.labels.get_or_insert_default().insert(names::NODE_NAME_LABEL.into(), "m".into());
+    check(&vmi, Some(&launcher), "Running");
+    let evict = "descheduler.alpha.kubernetes.io/evict".to_owned();
+    vmi.metadata.annotations.get_or_insert_default().insert(evict.clone(), "true".into());
+    check(&vmi, Some(&launcher), "follow(evict=true) Running");
+    vmi.metadata.annotations = None;
+    launcher.metadata.annotations.get_or_insert_default().insert(evict, "true".into());
+    check(&vmi, Some(&launcher), "follow(evict=-) Running");
+    // What has ended keeps what it had.
+    launcher.status.as_mut().unwrap().phase = Some("Succeeded".into());
+    check(&vmi, Some(&launcher), "Running");
 }
 
 #[test]

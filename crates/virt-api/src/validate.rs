@@ -291,6 +291,13 @@ fn with_defaults(
     }
 }
 
+/// What is wrong with an instance's spec wherever it stands, without what only holds for instances or only for templates.
+pub fn spec(spec: &VirtualMachineInstanceSpec, path: &str, cluster: &Cluster<'_>) -> Vec<Cause> {
+    let mut found = Findings::default();
+    instance_spec(spec, path, cluster, &mut found);
+    found.0
+}
+
 /// The rules that hold for an instance and for every template of one, in upstream's order. Defaults are filled in.
 fn instance_spec(spec: &VirtualMachineInstanceSpec, path: &str, cluster: &Cluster<'_>, found: &mut Findings) {
     guest::host(spec, path, found);

@@ -14,6 +14,15 @@ use super::{Files, compact};
 /// Fields that KubeVirt does not have, as paths below the spec of a VirtualMachineInstance.
 const VMI_SPEC_ADDITIONS: [(&str, &str); 1] = [("hypervisor", "string")];
 
+/// Fields of newer DataVolumes than those that KubeVirt's templates of them are made of, with where they are in a VirtualMachine. What
+/// a template does not know would be dropped without a word, and an image that was to be checked would not be.
+const TEMPLATE_ADDITIONS: [(&str, &str, &str); 4] = [
+    ("spec.dataVolumeTemplates.spec", "serviceAccountName", "string"),
+    ("spec.dataVolumeTemplates.spec.source.http", "checksum", "string"),
+    ("spec.dataVolumeTemplates.spec.source.http", "insecureSkipVerify", "boolean"),
+    ("spec.dataVolumeTemplates.spec.source.vddk", "certConfigMap", "string"),
+];
+
 /// Dotted path starting with a kind -> text. `*` stands for every kind.
 type Descriptions = BTreeMap<String, String>;
 
@@ -43,11 +52,13 @@ const DEFAULT_HYPERVISOR: &str = "qemu-kvm";
 fn build_schema(kind: &CrdKind, upstream: &Value, descriptions: &Descriptions) -> Result<Value> {
     let mut schema = without_descriptions(upstream);
     for spec in kind.vmi_specs {
-        let spec = lookup(&mut schema, spec).with_context(|| format!("no {spec}"))?;
-        let properties = spec.get_mut("properties").and_then(Value::as_object_mut).context("a spec without fields")?;
         for (field, r#type) in VMI_SPEC_ADDITIONS {
-            let previous = properties.insert(field.to_owned(), json!({"type": r#type}));
-            ensure!(previous.is_none(), "upstream has the field {field} now; drop ours");
+            add(&mut schema, spec, field, r#type)?;
+        }
+    }
+    if kind.kind == "VirtualMachine" {
+        for (place, field, r#type) in TEMPLATE_ADDITIONS {
+            add(&mut schema, place, field, r#type)?;
         }
     }
     if kind.kind == "KubeVirt" {
@@ -64,6 +75,15 @@ fn build_schema(kind: &CrdKind, upstream: &Value, descriptions: &Descriptions) -
         }
     }
     Ok(schema)
+}
+
+/// Adds a field that upstream does not have.
+fn add(schema: &mut Value, place: &str, field: &str, r#type: &str) -> Result<()> {
+    let object = lookup(schema, place).with_context(|| format!("no {place}"))?;
+    let properties = object.get_mut("properties").and_then(Value::as_object_mut).context("an object without fields")?;
+    let previous = properties.insert(field.to_owned(), json!({"type": r#type}));
+    ensure!(previous.is_none(), "upstream has the field {field} now; drop ours");
+    Ok(())
 }
 
 /// Upstream allows one hypervisor for a whole cluster, and knows two names. Here it is a list of those that are admitted, and

@@ -65,6 +65,10 @@ pub(super) async fn apply(
             let patch = json!({ "metadata": { "annotations": { annotation: generation.to_string() } } });
             ignore_gone(vmis.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await)?;
         }
+        Action::FollowTemplate { uid, annotations } => {
+            let patch = json!({ "metadata": { "uid": uid, "annotations": annotations } });
+            ignore_gone(vmis.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await)?;
+        }
         Action::Delete { uid } => {
             let params = DeleteParams {
                 preconditions: Some(Preconditions { uid: Some(uid), resource_version: None }),

@@ -25,7 +25,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, ListParams, PatchParams, PostParams, Preconditions},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
     runtime::{WatchStreamExt, controller, watcher},
 };
 use serde_json::{Value, json};
@@ -294,6 +294,14 @@ async fn apply(
             context.made.forget(&vmi.uid().unwrap_or_default());
         }
         Action::SetUnpaused { name, uid, unpaused } => unpaused::write(pods, name, uid, *unpaused).await?,
+        Action::FollowMetadata { name, uid, labels, annotations } => {
+            let patch = json!({ "metadata": { "uid": uid, "labels": labels, "annotations": annotations } });
+            match pods.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
+                Ok(_) => {}
+                Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
         Action::SetNode { node } => patch["metadata"]["labels"][names::NODE_NAME_LABEL] = json!(node),
         Action::CreatePod(pod) => {
             let made = pods.create(&PostParams::default(), pod).await?;

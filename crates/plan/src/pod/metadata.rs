@@ -133,6 +133,33 @@ fn annotations(vmi: &VirtualMachineInstance, config: &Config) -> BTreeMap<String
     annotations
 }
 
+/// Labels and annotations of an instance that its pod follows, as upstream's: where it runs, and what a descheduler may do. All others
+/// are as they were when the pod was made.
+const FOLLOWED_LABELS: [&str; 2] = [names::NODE_NAME_LABEL, names::OUTDATED_LAUNCHER_IMAGE_LABEL];
+const FOLLOWED_ANNOTATIONS: [&str; 2] =
+    ["descheduler.alpha.kubernetes.io/evict", "descheduler.alpha.kubernetes.io/prefer-no-eviction"];
+
+/// What is to change of a map: values to write, and keys to remove.
+pub type Changes = BTreeMap<String, Option<String>>;
+
+/// Labels and annotations of a pod that are not as its instance has them now.
+pub(crate) fn outdated(vmi: &ObjectMeta, pod: &ObjectMeta) -> (Changes, Changes) {
+    (differing(FOLLOWED_LABELS, &vmi.labels, &pod.labels), outdated_annotations(vmi, pod))
+}
+
+/// Those of an instance follow its VM's template as those of a pod follow its instance.
+pub(crate) fn outdated_annotations(wanted: &ObjectMeta, found: &ObjectMeta) -> Changes {
+    differing(FOLLOWED_ANNOTATIONS, &wanted.annotations, &found.annotations)
+}
+
+type Map = Option<BTreeMap<String, String>>;
+
+fn differing(keys: [&str; 2], wanted: &Map, found: &Map) -> Changes {
+    let value = |map: &Map, key: &str| map.as_ref().and_then(|map| map.get(key)).cloned();
+    let all = keys.into_iter().map(|key| (key.to_owned(), value(wanted, key), value(found, key)));
+    all.filter(|(_, wanted, found)| wanted != found).map(|(key, wanted, _)| (key, wanted)).collect()
+}
+
 fn istio(vmi: &VirtualMachineInstance) -> Option<&str> {
     vmi.metadata.annotations.as_ref()?.get(ISTIO).map(String::as_str)
 }
@@ -180,6 +207,28 @@ mod tests {
             let vmi = vmi(json!({ "name": name, "labels": { "vm.kubevirt.io/name": "random" } }), spec);
             assert_eq!(hostname(&vmi), expected);
             assert_eq!(labels(&vmi)[names::DEPRECATED_VIRTUAL_MACHINE_NAME_LABEL], expected);
+        }
+    }
+
+    #[test]
+    fn a_pod_follows_where_its_instance_runs_and_what_a_descheduler_may_do() {
+        const EVICT: &str = "descheduler.alpha.kubernetes.io/evict";
+        let meta = |labels: Value, annotations: Value| -> ObjectMeta {
+            serde_json::from_value(json!({ "labels": labels, "annotations": annotations })).unwrap()
+        };
+        let nothing = meta(json!(null), json!(null));
+        let some = meta(json!({ names::NODE_NAME_LABEL: "n1", "mine": "x" }), json!({ EVICT: "true", "mine": "y" }));
+        let (set, unset) = (|value: &str| Some(value.to_owned()), None);
+        for (vmi, pod, labels, annotations) in [
+            (&nothing, &nothing, vec![], vec![]),
+            (&some, &some, vec![], vec![]),
+            (&some, &nothing, vec![(names::NODE_NAME_LABEL, set("n1"))], vec![(EVICT, set("true"))]),
+            (&nothing, &some, vec![(names::NODE_NAME_LABEL, unset.clone())], vec![(EVICT, unset)]),
+        ] {
+            let owned = |all: Vec<(&str, Option<String>)>| -> Changes {
+                all.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+            };
+            assert_eq!(outdated(vmi, pod), (owned(labels), owned(annotations)));
         }
     }
 

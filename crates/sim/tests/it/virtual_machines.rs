@@ -1,8 +1,11 @@
 //! Every `printableStatus` in scope, and what leads to and from it.
 
 use anyhow::{Context, Result, ensure};
-use ferrovirt_sim::{kubelet, launcher::Behaviour};
-use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::PersistentVolumeClaim};
+use ferrovirt_sim::{cluster::eventually, kubelet, launcher::Behaviour};
+use k8s_openapi::api::{
+    apps::v1::ControllerRevision,
+    core::v1::{PersistentVolumeClaim, Pod},
+};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, PropagationPolicy},
@@ -54,6 +57,8 @@ async fn statuses() {
         ("restart_required", restart_required(&cluster).await),
         ("orphans", orphans(&cluster).await),
         ("identity", identity(&cluster).await),
+        ("followed", followed(&cluster).await),
+        ("checksums", checksums(&cluster).await),
     ];
     let failed: Vec<String> =
         results.into_iter().filter_map(|(name, result)| Some(format!("{name}: {:#}", result.err()?))).collect();
@@ -91,6 +96,47 @@ async fn life(cluster: &Cluster) -> Result<()> {
     wait_gone(cluster, "slow").await?;
     cluster.vms().delete("life", &DeleteParams::default()).await?;
     wait_gone(cluster, "life").await
+}
+
+/// Where it runs, and what a descheduler may do with it, can be read from the pod of a VM that runs.
+async fn followed(cluster: &Cluster) -> Result<()> {
+    const EVICT: &str = "descheduler.alpha.kubernetes.io/evict";
+    create(cluster, vm("followed", "Always")).await?;
+    wait_status(cluster, "followed", "Running").await?;
+    let annotate = |value: Value| {
+        let annotations = json!({ EVICT: value, "other": "stays behind" });
+        json!({ "spec": { "template": { "metadata": { "annotations": annotations } } } })
+    };
+    patch(cluster, "followed", annotate(json!("true"))).await?;
+    let vmi = cluster.vmis().get("followed").await?;
+    for expected in [Some("true"), None] {
+        eventually("the pod follows", SOON, || async {
+            let pods = Api::<Pod>::namespaced(cluster.client.clone(), "default").list(&ListParams::default()).await?;
+            let ours = |pod: &&Pod| pod.uid().is_some_and(|uid| vmi.status.active_pods.contains_key(&uid));
+            let pod = pods.items.iter().find(ours).context("no pod")?;
+            let node = pod.labels().get("kubevirt.io/nodeName");
+            ensure!(node == Some(&vmi.status.node_name), "{:?}", pod.labels());
+            ensure!(pod.annotations().get(EVICT).map(String::as_str) == expected, "{:?}", pod.annotations());
+            ensure!(!pod.annotations().contains_key("other"), "{:?}", pod.annotations());
+            Ok(())
+        })
+        .await?;
+        patch(cluster, "followed", annotate(json!(null))).await?;
+    }
+    Ok(())
+}
+
+/// What an image must be is not lost on the way into a VM, although KubeVirt's own VMs do not know it.
+async fn checksums(cluster: &Cluster) -> Result<()> {
+    let mut wants = vm("checked", "Halted");
+    let http = json!({ "url": "https://images.example/a.qcow2", "checksum": "sha256:00", "insecureSkipVerify": false });
+    wants["spec"]["dataVolumeTemplates"] = json!([{ "metadata": { "name": "checked" }, "spec": {
+        "source": { "http": http }, "storage": { "resources": { "requests": { "storage": "1Gi" } } },
+    } }]);
+    let made = create(cluster, wants).await?;
+    let kept = &made.spec.data_volume_templates[0].spec["source"]["http"];
+    ensure!(*kept == http, "{kept}");
+    Ok(())
 }
 
 async fn paused(cluster: &Cluster) -> Result<()> {

@@ -149,3 +149,35 @@ fn collect_descriptions(value: &Value, out: &mut Vec<String>) {
         _ => {}
     }
 }
+
+/// Paths of all fields, through lists and maps.
+fn fields(schema: &Value, path: &str, found: &mut Vec<String>) {
+    match (schema.get("properties").and_then(Value::as_object), schema.get("items"), schema.get("additionalProperties"))
+    {
+        (Some(properties), ..) => {
+            for (name, field) in properties {
+                let path = format!("{path}.{name}");
+                fields(field, &path, found);
+                found.push(path);
+            }
+        }
+        (None, Some(inner), _) | (None, None, Some(inner)) => fields(inner, path, found),
+        (None, None, None) => {}
+    }
+}
+
+#[test]
+fn a_template_of_a_volume_keeps_all_that_a_volume_may_say() {
+    let schema = |file: &str| -> Value {
+        let text = fs::read_to_string(format!("../crates/api/crds/{file}.json")).expect(file);
+        let definition: Value = serde_json::from_str(&text).expect(file);
+        definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"].clone()
+    };
+    let (mut volume, mut template) = (vec![], vec![]);
+    fields(&schema("datavolume"), "", &mut volume);
+    let templates = &schema("virtualmachine")["properties"]["dataVolumeTemplates"]["items"]["properties"]["spec"];
+    fields(templates, "", &mut template);
+    assert!(volume.contains(&".source.http.checksum".to_owned()));
+    let dropped: Vec<&String> = volume.iter().filter(|field| !template.contains(field)).collect();
+    assert!(dropped.is_empty(), "{dropped:?}");
+}
