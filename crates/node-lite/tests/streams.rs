@@ -369,6 +369,30 @@ async fn nobody_enters_without_the_right() {
 }
 
 #[tokio::test]
+async fn a_right_that_was_withdrawn_ends_what_is_open() {
+    let node = Node::new(8).await;
+    node.allow("editor create default/exec");
+    node.allow("admin create default/exec");
+    let running = node.pod("mine", "", false).await;
+    let query = "mine/exec?stdin=true&stdout=true&command=sh&command=-c&command=echo+here%3B+cat";
+    let mut socket = node.open("editor", query, "v5.channel.k8s.io").await.unwrap();
+    let mut seen = String::new();
+    while !seen.contains("here") {
+        let next = tokio::time::timeout(Duration::from_secs(20), socket.next()).await.unwrap();
+        let Some(Ok(Message::Binary(bytes))) = next else { panic!("it ended: {seen}") };
+        seen.push_str(&String::from_utf8_lossy(&bytes[1..]));
+    }
+    node.api.rights.lock().unwrap().remove("editor create default/exec");
+    // Ends without a word: there is nobody who may hear one.
+    let ended = tokio::time::timeout(Duration::from_secs(20), async { while let Some(Ok(_)) = socket.next().await {} });
+    ended.await.expect("the session goes on");
+    assert_eq!(node.exec("mine", &["true"]).await.code(), 0, "others are not disturbed");
+    running.kill().unwrap();
+    running.wait().await.unwrap();
+    node.finish().await;
+}
+
+#[tokio::test]
 async fn what_a_pod_put_into_its_place_leads_nowhere() {
     let node = Node::new(4).await;
     node.allow("admin create default/exec");
