@@ -19,7 +19,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ferrovirt_api::cdi::{DataVolume, DataVolumeSourceHttp};
@@ -28,6 +28,7 @@ use futures::channel::mpsc::UnboundedSender;
 use kube::runtime::reflector::ObjectRef;
 use rustix::fs::{FileType, Timespec, Timestamps, UTIME_NOW, futimens};
 use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
 
 use crate::job::paths;
 
@@ -38,6 +39,8 @@ const MAX_ENTRIES: usize = 4096;
 /// How long an entry without an image is left to those that may still bring one.
 const EMPTY: Duration = Duration::from_secs(3600);
 const IMAGE: &str = ".image";
+/// Images that are read at the same time. How long that takes is up to those who left them, and the threads are the whole host's.
+const AT_A_TIME: usize = 2;
 /// The name of an importer's scratch volume.
 pub(crate) const SCRATCH: &str = "scratch";
 
@@ -109,6 +112,7 @@ pub(crate) struct Cache {
     paths: CachePaths,
     turns: Mutex<HashMap<String, Turn>>,
     wake: UnboundedSender<ObjectRef<DataVolume>>,
+    readers: Semaphore,
 }
 
 /// Who brings the image of an entry that has none yet.
@@ -129,7 +133,7 @@ pub(crate) struct Left {
 
 impl Cache {
     pub fn new(paths: CachePaths, wake: UnboundedSender<ObjectRef<DataVolume>>) -> Self {
-        Self { paths, turns: Mutex::default(), wake }
+        Self { paths, turns: Mutex::default(), wake, readers: Semaphore::new(AT_A_TIME) }
     }
 
     fn root(&self) -> io::Result<Dir> {
@@ -170,8 +174,22 @@ impl Cache {
         Ok(Some(Left { image, identity, adopted: adopted.ok() }))
     }
 
+    /// Keeps what a volume's importer left when its turn comes, and ends the volume's.
+    pub async fn keep_in_turn(self: Arc<Self>, entry: String, uid: String, left: Left) {
+        // Nobody closes it.
+        let _reader = self.readers.acquire().await;
+        let cache = self.clone();
+        let kept = tokio::task::spawn_blocking(move || {
+            if let Err(error) = cache.keep(&entry, left) {
+                tracing::warn!(%error, "an image is not kept for others");
+            }
+            cache.done(&entry, &uid);
+        });
+        let _ = kept.await;
+    }
+
     /// Keeps it in its entry, in place of what the entry had.
-    pub fn keep(&self, entry: &str, mut left: Left) -> io::Result<()> {
+    fn keep(&self, entry: &str, mut left: Left) -> io::Result<()> {
         let own = self.root()?.sub(entry)?;
         let budget = self.budget()?;
         let (name, written) = match left.adopted.take() {

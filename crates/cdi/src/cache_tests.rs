@@ -9,6 +9,41 @@ use serde_json::json;
 
 use super::*;
 
+/// Long files cost an importer nothing: they may be holes.
+#[test]
+fn images_without_measure_keep_no_thread_from_others() {
+    // On one thread, so that all of them have begun before others have their second turn.
+    let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(3).build().unwrap();
+    let scene = Scene::new();
+    let cache = Arc::new(scene.cache);
+    let lefts: Vec<Left> = ["a", "b", "c", "d", "e"]
+        .map(|name| {
+            cache.prepare(name).unwrap();
+            let scratch = scene.home.path().join("pods").join(name).join("volumes/kubernetes.io~empty-dir/scratch");
+            fs::create_dir_all(&scratch).unwrap();
+            File::create(scratch.join("image")).unwrap().set_len(256 << 20).unwrap();
+            fs::write(scratch.join("identity"), SAID).unwrap();
+            cache.left_by(name, name).unwrap().unwrap()
+        })
+        .into();
+    runtime.block_on(async {
+        let mut keeps = tokio::task::JoinSet::new();
+        for left in lefts {
+            keeps.spawn(cache.clone().keep_in_turn("a".into(), "u".into(), left));
+        }
+        let others = async {
+            for _ in 0..20 {
+                tokio::task::spawn_blocking(|| ()).await.unwrap();
+            }
+        };
+        tokio::select! {
+            () = others => {}
+            _ = keeps.join_next() => panic!("work of others waited for an image"),
+        }
+    });
+    runtime.shutdown_background();
+}
+
 struct Scene {
     home: tempfile::TempDir,
     cache: Cache,

@@ -249,14 +249,8 @@ async fn care_for_cache(
             match left {
                 Ok(Some(left)) => {
                     cache.keeping(entry, &uid);
-                    let cache = cache.clone();
                     // The volume is ready meanwhile.
-                    tokio::task::spawn_blocking(move || {
-                        if let Err(error) = cache.keep(&name, left) {
-                            tracing::warn!(%error, "an image is not kept for others");
-                        }
-                        cache.done(&name, &uid);
-                    });
+                    tokio::spawn(cache.clone().keep_in_turn(name, uid, left));
                     return Ok(());
                 }
                 Ok(None) => {}

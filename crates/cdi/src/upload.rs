@@ -12,8 +12,8 @@ use ferrovirt_api::cdi::{UploadTokenRequest, names};
 use ferrovirt_serve::{Guest, Handler, Limits, Patient, Peer, Reception};
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HOST};
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Body, Incoming};
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::{Api, Client, ResourceExt};
@@ -34,6 +34,9 @@ use crate::token::{Claims, judge, now};
 pub(crate) const STALL: Duration = Duration::from_secs(120);
 /// How long the importer may take to be there.
 const CONNECT: Duration = Duration::from_secs(10);
+/// How long it may take from the first word of its answer to the last, and how long that is.
+const ANSWER: Duration = Duration::from_secs(30);
+const MOST_ANSWER: usize = 64 << 10;
 const API: &str = "/apis/upload.cdi.kubevirt.io/v1beta1";
 const PROXY: &str = "/v1beta1/upload";
 
@@ -176,14 +179,25 @@ impl Uploads {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
         headers.extend(passed);
         let response = hand_over(SocketAddr::new(address, UPLOAD_PORT), &certificate, inner).await?;
-        let (parts, body) = response.into_parts();
-        let body = body.collect().await.map_err(|error| broken(&error))?.to_bytes();
-        let mut response = Response::new(Full::new(body));
-        *response.status_mut() = parts.status;
-        let offset = parts.headers.get(UPLOAD_OFFSET).cloned();
-        response.headers_mut().extend(offset.map(|offset| (HeaderName::from_static(UPLOAD_OFFSET), offset)));
-        Ok(response)
+        told(response).await
     }
+}
+
+/// What an importer answers. Its tenant may have entered it, and make it talk for ever.
+async fn told<B>(response: Response<B>) -> Result<Response<Full<Bytes>>, Refusal>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let (parts, body) = response.into_parts();
+    let body = tokio::time::timeout(ANSWER, Limited::new(body, MOST_ANSWER).collect()).await;
+    let body = body.map_err(|_| Refusal::Broken("the importer does not end its answer".to_owned()))?;
+    let body = body.map_err(|error| Refusal::Broken(format!("the importer's answer: {error}")))?.to_bytes();
+    let mut response = Response::new(Full::new(body));
+    *response.status_mut() = parts.status;
+    let offset = parts.headers.get(UPLOAD_OFFSET).cloned();
+    response.headers_mut().extend(offset.map(|offset| (HeaderName::from_static(UPLOAD_OFFSET), offset)));
+    Ok(response)
 }
 
 #[derive(Debug)]
@@ -323,6 +337,20 @@ mod tests {
         let (address, got) = listen(None).await;
         assert!(matches!(hand_over(address, "", upload()).await, Err(Refusal::Unready(_))));
         drop(got);
+    }
+
+    #[tokio::test]
+    async fn an_importer_that_talks_for_ever_is_cut_short() {
+        let endless = futures::stream::repeat_with(|| {
+            Ok::<_, Infallible>(hyper::body::Frame::data(Bytes::from_static(&[b'x'; 1024])))
+        });
+        let response = Response::new(http_body_util::StreamBody::new(endless));
+        assert!(matches!(told(response).await, Err(Refusal::Broken(why)) if why.contains("length limit")));
+        let mut response = Response::new(Full::new(Bytes::from_static(b"the upload goes on at 5, not at 3\n")));
+        *response.status_mut() = StatusCode::CONFLICT;
+        response.headers_mut().insert(UPLOAD_OFFSET, 5.into());
+        let Ok(passed) = told(response).await else { panic!("an honest answer is not passed on") };
+        assert_eq!((passed.status(), &passed.headers()[UPLOAD_OFFSET]), (StatusCode::CONFLICT, &HeaderValue::from(5)));
     }
 
     /// Idle clients, and those that stop in the middle, were kept for ever and took every descriptor.

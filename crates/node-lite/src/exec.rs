@@ -2,7 +2,8 @@
 //!
 //! They enter the namespaces of the pod's PID 1, give up what pod-init gave up, and start the command as a child: only a child is
 //! in the PID namespace that was entered. Root goes into a place that a tenant furnished here, so nothing is looked up by a name of
-//! theirs before root is given up, and PID 1 is the one of the record as long as its pidfd says that it lives.
+//! theirs before root is given up, and PID 1 is the one of the record as long as its pidfd says that it lives. Nobody enters before PID 1
+//! is shut in: its namespaces are the host's until then.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -21,6 +22,7 @@ use rustix::termios::tcsetpgrp;
 use crate::identity::Lookup;
 use crate::init::{InitError, drop_privileges, fail, fail_errno, filter_calls, prepare_descriptors};
 use crate::records::{self, InitPlan, PodDir, StateRecord};
+use crate::shut_in;
 
 /// What a shell says of a command that cannot be run.
 const CANNOT_RUN: i32 = 126;
@@ -103,6 +105,14 @@ fn run(dir: &PodDir, command: Vec<OsString>, mode: Mode) -> Result<i32, InitErro
     // The number alone could be another process's by now.
     let Ok(Lookup::Alive(held)) = state.process.lookup() else { return Err(InitError::Ended) };
     let pid = state.process.pid;
+    let shim = match state.shim.lookup() {
+        Ok(Lookup::Alive(_)) => state.shim.pid.to_string(),
+        _ => "self".to_owned(),
+    };
+    shut_in::wait(pid, &shim, || match held.wait_blocking(shut_in::LOOK) {
+        Ok(false) => Ok(()),
+        _ => Err(InitError::Ended),
+    })?;
     let mut namespaces = Vec::with_capacity(NAMESPACES.len());
     for (name, kind) in NAMESPACES {
         let path = format!("/proc/{pid}/ns/{name}");

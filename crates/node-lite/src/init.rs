@@ -38,6 +38,8 @@ pub(crate) enum InitError {
     NoCommand,
     #[error("the pod's process has ended")]
     Ended,
+    #[error("the pod is still being set up; try again later")]
+    NotShutIn,
     #[error("a container runs as root only if it is privileged")]
     Root,
     #[error("cannot {action} {path}")]

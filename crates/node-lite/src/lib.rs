@@ -51,6 +51,7 @@ pub mod sandbox;
 pub mod scheduler;
 mod services;
 mod shim;
+mod shut_in;
 pub mod sidecar;
 pub mod status;
 pub mod storage;

@@ -1,9 +1,8 @@
 //! Container logs in the CRI format: `<RFC 3339 time> <stdout|stderr> <F|P> <text>`, one file per container, with one
 //! rotated predecessor.
 
-use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -14,6 +13,8 @@ use crate::records::PodDir;
 /// A line longer than this is written in parts, as container runtimes do.
 const MAX_LINE: usize = 16 * 1024;
 const MAX_FILE: u64 = 10 * 1024 * 1024;
+/// What is read at a time.
+const PIECE: u64 = 128 * 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
@@ -28,6 +29,8 @@ pub struct LogOptions {
     pub since: Option<Timestamp>,
     pub limit_bytes: Option<usize>,
     pub timestamps: bool,
+    /// Goes on with what is written later.
+    pub follow: bool,
 }
 
 /// Appends to one container's log. Rotates by itself.
@@ -47,24 +50,41 @@ pub struct LineBuffer {
 
 /// The text of a container's log, oldest first, each line ended by a newline.
 pub fn read_log(data_dir: &Path, pod_uid: &str, container: &str, options: &LogOptions) -> io::Result<Vec<u8>> {
-    Ok(LogReader::open(data_dir, pod_uid, container, options)?.0)
+    let mut reader = LogReader::open(data_dir, pod_uid, container, options)?;
+    let mut all = Vec::new();
+    loop {
+        let more = reader.more()?;
+        if more.is_empty() {
+            return Ok(all);
+        }
+        all.extend_from_slice(&more);
+    }
 }
 
-/// Goes on where the first reading ended.
+/// Reads a log a piece at a time: whoever takes it slowly, or not at all, keeps no more of it in memory than a piece.
 #[derive(Debug)]
 pub struct LogReader {
     path: PathBuf,
+    /// The predecessor, until it is read to its end.
+    older: Option<File>,
     file: File,
+    /// The successor, once there is one.
+    newer: Option<File>,
     lines: Lines,
     /// What is left of `limit_bytes`.
     left: Option<usize>,
+    /// What is left of the file as it was at the beginning, if it is not followed.
+    unread: Option<u64>,
 }
 
 /// Turns what is in the file into what is shown.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Lines {
     since: Option<Timestamp>,
     timestamps: bool,
+    /// Lines that are not shown, and those that were met.
+    skipped: usize,
+    met: usize,
     /// A line that is not written to its end yet.
     rest: Vec<u8>,
     /// The last part shown is not the end of its line.
@@ -72,73 +92,118 @@ struct Lines {
 }
 
 impl LogReader {
-    /// What is there already, as far as it is asked for.
-    pub fn open(data_dir: &Path, pod_uid: &str, container: &str, options: &LogOptions) -> io::Result<(Vec<u8>, Self)> {
+    /// Begins with what is there already, as far as it is asked for.
+    pub fn open(data_dir: &Path, pod_uid: &str, container: &str, options: &LogOptions) -> io::Result<Self> {
         // Both become path components; an API server passes what a client sent.
         if [pod_uid, container].iter().any(|part| part.is_empty() || part.contains('/') || part.starts_with('.')) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a pod uid or container name"));
         }
         let path = PodDir::new(data_dir, pod_uid).log(container);
         let file = File::open(&path)?;
-        let lines = Lines { since: options.since, timestamps: options.timestamps, rest: Vec::new(), partial: false };
-        let mut reader = Self { path, file, lines, left: options.limit_bytes };
-        let mut shown = VecDeque::new();
-        match fs::read(rotated(&reader.path)) {
-            Ok(bytes) => reader.lines.show(&bytes, &mut shown, options.tail_lines),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
-        let bytes = reader.read()?;
-        reader.lines.show(&bytes, &mut shown, options.tail_lines);
-        let first = reader.cut(joined(shown));
-        Ok((first, reader))
-    }
-
-    /// What was written since the last call.
-    pub fn more(&mut self) -> io::Result<Vec<u8>> {
-        let mut shown = VecDeque::new();
-        let bytes = self.read()?;
-        self.lines.show(&bytes, &mut shown, None);
-        let current = match fs::metadata(&self.path) {
-            Ok(current) => Some(current.ino()),
-            // Between the two steps of a rotation, or gone with its pod.
+        let metadata = file.metadata()?;
+        let older = match File::open(rotated(&path)) {
+            // Rotated since it was opened.
+            Ok(older) => Some(older).filter(|older| older.metadata().is_ok_and(|older| older.ino() != metadata.ino())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
-        if current.is_some_and(|current| self.file.metadata().is_ok_and(|own| own.ino() != current)) {
-            // Nobody writes to the old file any more, but somebody may have since it was read.
-            let bytes = self.read()?;
-            self.lines.show(&bytes, &mut shown, None);
-            self.file = File::open(&self.path)?;
-            let bytes = self.read()?;
-            self.lines.show(&bytes, &mut shown, None);
+        let lines = Lines { since: options.since, timestamps: options.timestamps, ..Lines::default() };
+        let unread = (!options.follow).then_some(metadata.len());
+        let mut reader = Self { path, older, file, newer: None, lines, left: options.limit_bytes, unread };
+        match options.tail_lines {
+            None => {}
+            Some(0) => {
+                (reader.older, reader.unread) = (None, reader.unread.map(|_| 0));
+                reader.file.seek(SeekFrom::End(0))?;
+            }
+            Some(tail) => reader.lines.skipped = reader.count(metadata.len())?.saturating_sub(tail),
         }
-        Ok(self.cut(joined(shown)))
+        Ok(reader)
+    }
+
+    /// Lines that are there.
+    fn count(&mut self, length: u64) -> io::Result<usize> {
+        let mut lines = Lines { since: self.lines.since, skipped: usize::MAX, ..Lines::default() };
+        for (file, mut length) in
+            self.older.iter_mut().map(|older| (older, MAX_FILE * 2)).chain([(&mut self.file, length)])
+        {
+            loop {
+                let bytes = piece(file, length)?;
+                if bytes.is_empty() {
+                    break;
+                }
+                length = length.saturating_sub(bytes.len() as u64);
+                lines.show(&bytes, &mut Vec::new());
+            }
+            file.rewind()?;
+        }
+        Ok(lines.met)
+    }
+
+    /// The next piece. Nothing if all is read that is there now.
+    pub fn more(&mut self) -> io::Result<Vec<u8>> {
+        let mut shown = Vec::new();
+        while shown.is_empty() && !self.is_exhausted() {
+            let bytes = match &mut self.older {
+                Some(older) => piece(older, PIECE)?,
+                None => piece(&mut self.file, self.unread.unwrap_or(PIECE))?,
+            };
+            if let (Some(unread), None) = (&mut self.unread, &self.older) {
+                *unread = unread.saturating_sub(bytes.len() as u64);
+            }
+            if bytes.is_empty() && !self.turn()? {
+                break;
+            }
+            self.lines.show(&bytes, &mut shown);
+        }
+        if let Some(left) = &mut self.left {
+            shown.truncate(*left);
+            *left -= shown.len();
+        }
+        Ok(shown)
+    }
+
+    /// Goes on to the next file, if there is one.
+    fn turn(&mut self) -> io::Result<bool> {
+        if self.older.take().is_some() {
+            return Ok(true);
+        }
+        if let Some(newer) = self.newer.take() {
+            self.file = newer;
+            return Ok(true);
+        }
+        if self.unread.is_some() {
+            return Ok(false);
+        }
+        let newer = match File::open(&self.path) {
+            Ok(newer) => newer,
+            // Between the two steps of a rotation, or gone with its pod.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        if newer.metadata()?.ino() == self.file.metadata()?.ino() {
+            return Ok(false);
+        }
+        // Nobody writes to the old file any more, but somebody may have since it was read.
+        self.newer = Some(newer);
+        Ok(true)
     }
 
     /// Whether as much was shown as was asked for.
     pub fn is_exhausted(&self) -> bool {
         self.left == Some(0)
     }
+}
 
-    fn read(&mut self) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        self.file.read_to_end(&mut bytes)?;
-        Ok(bytes)
-    }
-
-    fn cut(&mut self, mut bytes: Vec<u8>) -> Vec<u8> {
-        if let Some(left) = &mut self.left {
-            bytes.truncate(*left);
-            *left -= bytes.len();
-        }
-        bytes
-    }
+fn piece(file: &mut File, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(most.min(PIECE)).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 impl Lines {
-    /// Adds whole lines to `shown`, of which no more than `tail` are kept.
-    fn show(&mut self, bytes: &[u8], shown: &mut VecDeque<Vec<u8>>, tail: Option<usize>) {
+    /// Adds whole lines to `shown`.
+    fn show(&mut self, bytes: &[u8], shown: &mut Vec<u8>) {
         let mut bytes = bytes;
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
             let (line, rest) = bytes.split_at(end);
@@ -148,41 +213,29 @@ impl Lines {
                 true => self.add(line, shown),
                 false => self.add(&[&before, line].concat(), shown),
             }
-            if tail.is_some_and(|tail| shown.len() > tail) {
-                shown.pop_front();
-            }
         }
         self.rest.extend_from_slice(bytes);
     }
 
-    fn add(&mut self, line: &[u8], shown: &mut VecDeque<Vec<u8>>) {
+    fn add(&mut self, line: &[u8], shown: &mut Vec<u8>) {
         let Some(entry) = Entry::parse(line) else { return };
         if self.since.is_some_and(|since| entry.time < since) {
             return;
         }
         let continues = std::mem::replace(&mut self.partial, !entry.full);
-        let mut out = match shown.pop_back() {
-            Some(last) if continues => last,
-            last => {
-                shown.extend(last);
-                let mut out = Vec::with_capacity(entry.text.len());
-                if self.timestamps && !continues {
-                    out.extend_from_slice(entry.stamp.as_bytes());
-                    out.push(b' ');
-                }
-                out
-            }
-        };
-        out.extend_from_slice(entry.text);
-        if entry.full {
-            out.push(b'\n');
+        self.met += usize::from(!continues);
+        if self.met <= self.skipped {
+            return;
         }
-        shown.push_back(out);
+        if self.timestamps && !continues {
+            shown.extend_from_slice(entry.stamp.as_bytes());
+            shown.push(b' ');
+        }
+        shown.extend_from_slice(entry.text);
+        if entry.full {
+            shown.push(b'\n');
+        }
     }
-}
-
-fn joined(lines: VecDeque<Vec<u8>>) -> Vec<u8> {
-    lines.into_iter().collect::<Vec<_>>().concat()
 }
 
 struct Entry<'a> {
@@ -322,9 +375,9 @@ mod tests {
         let mut log = LogWriter::open(&pod.log("compute")).unwrap();
         let mut out = LineBuffer::new(Source::Stdout);
         out.feed(b"one\ntwo\n", &mut log, at(0)).unwrap();
-        let options = LogOptions { tail_lines: Some(1), limit_bytes: Some(25), ..Default::default() };
-        let (first, mut reader) = LogReader::open(dir.path(), "u1", "compute", &options).unwrap();
-        assert_eq!(first, b"two\n");
+        let options = LogOptions { tail_lines: Some(1), limit_bytes: Some(25), follow: true, ..Default::default() };
+        let mut reader = LogReader::open(dir.path(), "u1", "compute", &options).unwrap();
+        assert_eq!(reader.more().unwrap(), b"two\n");
         assert_eq!(reader.more().unwrap(), b"");
         out.feed(b"three\n", &mut log, at(1)).unwrap();
         assert_eq!(reader.more().unwrap(), b"three\n");
@@ -332,13 +385,58 @@ mod tests {
         out.feed(b"four\n", &mut log, at(2)).unwrap();
         out.feed(b"five\n", &mut log, at(3)).unwrap();
         assert!(fs::exists(rotated(&pod.log("compute"))).unwrap());
-        assert_eq!(reader.more().unwrap(), b"four\nfive\n");
+        assert_eq!(reader.more().unwrap(), b"four\n");
+        assert_eq!(reader.more().unwrap(), b"five\n");
+        assert_eq!(reader.more().unwrap(), b"");
         assert!(!reader.is_exhausted());
         out.feed(b"sixteen\n", &mut log, at(4)).unwrap();
         assert_eq!(reader.more().unwrap(), b"sixte");
         assert!(reader.is_exhausted());
         fs::remove_dir_all(pod.logs()).unwrap();
         assert_eq!(reader.more().unwrap(), b"");
+    }
+
+    #[test]
+    fn a_log_that_nobody_takes_stays_on_the_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let pod = PodDir::new(dir.path(), "u1");
+        fs::create_dir_all(pod.logs()).unwrap();
+        let mut log = LogWriter::open(&pod.log("compute")).unwrap();
+        let mut out = LineBuffer::new(Source::Stdout);
+        let mut expected = vec![];
+        for number in 0..2000 {
+            if number == 1000 {
+                log.written = MAX_FILE;
+            }
+            let line = format!("{number} {}\n", "x".repeat(1000));
+            out.feed(line.as_bytes(), &mut log, at(number)).unwrap();
+            expected.extend_from_slice(line.as_bytes());
+        }
+        for follow in [false, true] {
+            let options = LogOptions { follow, ..Default::default() };
+            let mut reader = LogReader::open(dir.path(), "u1", "compute", &options).unwrap();
+            let mut read = vec![];
+            loop {
+                let more = reader.more().unwrap();
+                assert!(more.len() as u64 <= PIECE, "{} bytes at once", more.len());
+                if more.is_empty() {
+                    break;
+                }
+                read.extend_from_slice(&more);
+            }
+            assert!(read == expected, "{} of {} bytes", read.len(), expected.len());
+        }
+        // The end of both files together, and nothing that comes after the question.
+        let options = LogOptions { tail_lines: Some(1500), ..Default::default() };
+        let mut reader = LogReader::open(dir.path(), "u1", "compute", &options).unwrap();
+        out.feed(b"late\n", &mut log, at(3000)).unwrap();
+        let mut lines = 0;
+        while let Some(more) = Some(reader.more().unwrap()).filter(|more| !more.is_empty()) {
+            assert!(lines > 0 || more.starts_with(b"500 "));
+            assert!(!more.ends_with(b"late\n"));
+            lines += more.iter().filter(|byte| **byte == b'\n').count();
+        }
+        assert_eq!(lines, 1500);
     }
 
     #[test]

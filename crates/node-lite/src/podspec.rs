@@ -16,6 +16,10 @@ use crate::{resources, sidecar};
 const DEFAULT_ID: i64 = 107;
 /// Ids that no user and no group of a host has: what OpenShift gives to pods, and what nobody gives to people or services.
 const FREE_IDS: std::ops::RangeInclusive<i64> = 1_000_000_000..=2_147_352_575;
+/// Variables of a container, and the bytes of all of them and of its command: about what the kernel takes. A variable may name others,
+/// twice as well, so few words can stand for any number of bytes.
+const MOST_VARIABLES: usize = 1024;
+pub(crate) const MOST_TEXT: usize = 1 << 20;
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What the node adds to the spec.
@@ -85,6 +89,8 @@ pub enum SpecError {
     UnknownVolume(String),
     #[error("{0:?} is not an absolute path without '..'")]
     Path(String),
+    #[error("the command and the environment have more than {} KiB", MOST_TEXT >> 10)]
+    TooLong,
     #[error("the sysctl {0:?} is not one of a network namespace")]
     Sysctl(String),
 }
@@ -109,6 +115,7 @@ pub fn container(pod: &Pod, trust: Trust) -> Result<&Container, SpecError> {
         (spec.host_network == Some(true), "hostNetwork"),
         (spec.host_pid == Some(true), "hostPID"),
         (spec.host_ipc == Some(true), "hostIPC"),
+        (container.env.as_ref().is_some_and(|list| list.len() > MOST_VARIABLES), "more than 1024 variables"),
         (container.env_from.as_ref().is_some_and(|list| !list.is_empty()), "envFrom"),
         (asks_for_another_filter(spec, container), "seccompProfile other than RuntimeDefault"),
     ];
@@ -234,16 +241,17 @@ pub fn plan(pod: &Pod, trust: Trust, resolved: &Resolved<'_>) -> Result<InitPlan
         ("HOSTNAME".to_owned(), hostname.clone()),
         ("HOME".to_owned(), "/home/qemu".to_owned()),
     ];
+    let mut room = MOST_TEXT;
     let image_env = resolved.image_env.iter().map(|pair| (pair, false));
     for ((name, value), expands) in image_env.chain(resolved.env.iter().map(|pair| (pair, true))) {
-        let value = if expands { expand(value, &env) } else { value.clone() };
+        let value = if expands { expand(value, &env, &mut room)? } else { value.clone() };
         match env.iter_mut().find(|(known, _)| known == name) {
             Some(slot) => slot.1 = value,
             None => env.push((name.clone(), value)),
         }
     }
     let command = container.command.iter().flatten().chain(container.args.iter().flatten());
-    let mut command: Vec<String> = command.map(|word| expand(word, &env)).collect();
+    let mut command = command.map(|word| expand(word, &env, &mut room)).collect::<Result<Vec<String>, _>>()?;
     if container.command.as_ref().is_none_or(Vec::is_empty) {
         // The image's entry point.
         command.insert(0, kind.path_inside().to_owned());
@@ -291,33 +299,34 @@ fn sidecar_plan(spec: &PodSpec) -> Result<Option<SidecarPlan>, SpecError> {
     Ok(Some(SidecarPlan { container: beside.name.clone(), command, uid, gid }))
 }
 
-/// Kubernetes' `$(NAME)` with `$$` as the escape; unknown names stay as they are.
-pub fn expand(text: &str, env: &[(String, String)]) -> String {
-    let mut out = String::with_capacity(text.len());
+/// Kubernetes' `$(NAME)` with `$$` as the escape; unknown names stay as they are. Takes what it makes from `room`.
+pub fn expand(text: &str, env: &[(String, String)], room: &mut usize) -> Result<String, SpecError> {
+    let mut out = String::new();
+    let mut push = |part: &str| -> Result<(), SpecError> {
+        *room = room.checked_sub(part.len()).ok_or(SpecError::TooLong)?;
+        out.push_str(part);
+        Ok(())
+    };
     let mut rest = text;
     while let Some(at) = rest.find('$') {
-        out.push_str(rest.get(..at).unwrap_or_default());
+        push(rest.get(..at).unwrap_or_default())?;
         let tail = rest.get(at + 1..).unwrap_or_default();
         if let Some(after) = tail.strip_prefix('$') {
-            out.push('$');
+            push("$")?;
             rest = after;
         } else if let Some((name, after)) = tail.strip_prefix('(').and_then(|tail| tail.split_once(')')) {
             match env.iter().find(|(known, _)| known == name) {
-                Some((_, value)) => out.push_str(value),
-                None => {
-                    out.push_str("$(");
-                    out.push_str(name);
-                    out.push(')');
-                }
+                Some((_, value)) => push(value)?,
+                None => ["$(", name, ")"].into_iter().try_for_each(&mut push)?,
             }
             rest = after;
         } else {
-            out.push('$');
+            push("$")?;
             rest = tail;
         }
     }
-    out.push_str(rest);
-    out
+    push(rest)?;
+    Ok(out)
 }
 
 fn mounts(container: &Container, resolved: &Resolved<'_>) -> Result<Vec<MountPlan>, SpecError> {

@@ -163,8 +163,24 @@ fn words_are_expanded() {
         ("a$b", "a$b"),
         ("€$(A)€", "€1€"),
     ] {
-        assert_eq!(expand(text, &env), expected, "{text}");
+        assert_eq!(expand(text, &env, &mut 100).unwrap(), expected, "{text}");
     }
+}
+
+#[test]
+fn few_words_do_not_become_all_of_the_memory() {
+    let names: Vec<String> = (0..64).map(|number| format!("V{number}")).collect();
+    let twice: Vec<String> = (0..64).map(|number| format!("$(V{0})$(V{0})", i32::max(number - 1, 0))).collect();
+    let mut env: Vec<(&str, &str)> =
+        names.iter().zip(&twice).map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    env[0].1 = "0123456789abcdef";
+    assert_eq!(planned_for(&pod(json!({}), json!({})), Trust::Tenant, &env).unwrap_err(), SpecError::TooLong);
+    planned_for(&pod(json!({}), json!({})), Trust::Tenant, &env[..10]).unwrap();
+    let command = json!({"args": vec!["$(V9)"; 1000]});
+    assert_eq!(planned_for(&pod(command, json!({})), Trust::Tenant, &env[..10]).unwrap_err(), SpecError::TooLong);
+    let many: Vec<Value> = (0..2000).map(|number| json!({"name": format!("V{number}"), "value": "x"})).collect();
+    let error = container(&pod(json!({"env": many}), json!({})), Trust::Tenant).unwrap_err();
+    assert!(error.to_string().contains("variables"), "{error}");
 }
 
 #[test]

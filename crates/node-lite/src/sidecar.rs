@@ -22,6 +22,7 @@ use nix::sys::signal::SigSet;
 use crate::init::{InitError, drop_privileges, fail, fail_errno, filter_calls, prepare_descriptors};
 use crate::logs::{LineBuffer, LogWriter, Source};
 use crate::records::{self, InitPlan, PodDir, StateRecord};
+use crate::shut_in;
 
 /// The mount namespace last: after it, /proc is the pod's. Its PID namespace is this process's own.
 const NAMESPACES: [(&str, CloneFlags); 4] = [
@@ -30,9 +31,6 @@ const NAMESPACES: [(&str, CloneFlags); 4] = [
     ("ipc", CloneFlags::CLONE_NEWIPC),
     ("mnt", CloneFlags::CLONE_NEWNS),
 ];
-/// How long PID 1 may take to become the container's command.
-const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(20);
 /// Before it is started again, each time twice as long.
 const FIRST_REST: Duration = Duration::from_secs(1);
 const LAST_REST: Duration = Duration::from_secs(300);
@@ -86,7 +84,11 @@ fn run(dir: &PodDir) -> Result<std::convert::Infallible, InitError> {
     if identity_of(Path::new(&format!("/proc/{pid}/ns/pid")))? != identity_of(Path::new("/proc/self/ns/pid"))? {
         return Err(InitError::Ended);
     }
-    wait_for_command(pid)?;
+    // Its parent is the shim, so what it inherited is what PID 1 did.
+    shut_in::wait(pid, "self", || {
+        std::thread::sleep(shut_in::LOOK);
+        Ok(())
+    })?;
     let mut namespaces = Vec::with_capacity(NAMESPACES.len());
     for (name, kind) in NAMESPACES {
         let path = format!("/proc/{pid}/ns/{name}");
@@ -113,20 +115,6 @@ fn run(dir: &PodDir) -> Result<std::convert::Infallible, InitError> {
     let variables = plan.env.iter().map(|(name, value)| (name, value));
     let error = Command::new(program).args(arguments).env_clear().envs(variables).exec();
     Err(fail("run", program)(error))
-}
-
-/// Until then its namespaces are half made.
-fn wait_for_command(pid: i32) -> Result<(), InitError> {
-    let own = identity_of(Path::new("/proc/self/exe"))?;
-    let theirs = PathBuf::from(format!("/proc/{pid}/exe"));
-    let deadline = Instant::now() + PATIENCE;
-    while identity_of(&theirs)? == own {
-        if Instant::now() > deadline {
-            return Err(fail("wait for", &theirs)(io::ErrorKind::TimedOut.into()));
-        }
-        std::thread::sleep(LOOK);
-    }
-    Ok(())
 }
 
 fn identity_of(path: &Path) -> Result<(u64, u64), InitError> {

@@ -49,6 +49,8 @@ pub enum VolumeError {
     Downward { volume: String, source: DownwardError },
     #[error("volume {volume:?}")]
     Payload { volume: String, source: PayloadError },
+    #[error("the environment has more than {} KiB", crate::podspec::MOST_TEXT >> 10)]
+    Environment,
     #[error("cannot {action} {path}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
 }
@@ -99,8 +101,12 @@ impl Volumes<'_> {
         variables: &[EnvVar],
         container: &str,
     ) -> Result<Vec<(String, String)>, VolumeError> {
-        let mut out = Vec::new();
+        let mut out: Vec<(String, String)> = Vec::new();
         for variable in variables {
+            // A secret may be long, and be named by many.
+            if out.iter().map(|(_, value)| value.len()).sum::<usize>() > crate::podspec::MOST_TEXT {
+                return Err(VolumeError::Environment);
+            }
             let name = &variable.name;
             let down = |source| VolumeError::Downward { volume: name.clone(), source };
             let Some(from) = &variable.value_from else {

@@ -51,6 +51,20 @@ impl Node {
 
     /// A pod that runs a script, and its object.
     async fn pod(&self, name: &str, script: &str, privileged: bool) -> Running {
+        let plan = self.plan(name, script, privileged).await;
+        let running = self.sandboxes.start(&plan).await.unwrap();
+        let uid = &plan.pod_uid;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !self.log(uid).contains("up") {
+            assert!(Instant::now() < deadline, "{name} is not up: {}", self.log(uid));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        self.announce(name);
+        running
+    }
+
+    /// All but its start.
+    async fn plan(&self, name: &str, script: &str, privileged: bool) -> InitPlan {
         let uid = format!("uid-{name}");
         let record = PodRecord {
             uid: uid.clone(),
@@ -65,10 +79,10 @@ impl Node {
         let cgroup_procs = self.sandboxes.create_cgroup(&uid, &limits, None).unwrap();
         self.sandboxes.attach_network(&record, vec![]).await.unwrap();
         let user = if privileged { 0 } else { 107 };
-        let plan = InitPlan {
+        InitPlan {
             privileged,
             memory_placement: false,
-            pod_uid: uid.clone(),
+            pod_uid: uid,
             container: "compute".into(),
             hostname: name.into(),
             netns: record.netns,
@@ -88,23 +102,20 @@ impl Node {
             sysctls: vec![],
             mounts: vec![],
             files: vec![],
-        };
-        let running = self.sandboxes.start(&plan).await.unwrap();
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while !self.log(&uid).contains("up") {
-            assert!(Instant::now() < deadline, "{name} is not up: {}", self.log(&uid));
-            tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// Makes its object, which says that it runs.
+    fn announce(&self, name: &str) {
         self.api.put(
             &format!("/api/v1/namespaces/default/pods/{name}"),
             json!({
                 "apiVersion": "v1", "kind": "Pod",
-                "metadata": { "name": name, "namespace": "default", "uid": uid },
+                "metadata": { "name": name, "namespace": "default", "uid": format!("uid-{name}") },
                 "spec": { "nodeName": "n1", "containers": [{ "name": "compute" }] },
                 "status": { "phase": "Running" },
             }),
         );
-        running
     }
 
     fn log(&self, uid: &str) -> String {
@@ -358,6 +369,30 @@ async fn nobody_enters_without_the_right() {
 }
 
 #[tokio::test]
+async fn a_right_that_was_withdrawn_ends_what_is_open() {
+    let node = Node::new(8).await;
+    node.allow("editor create default/exec");
+    node.allow("admin create default/exec");
+    let running = node.pod("mine", "", false).await;
+    let query = "mine/exec?stdin=true&stdout=true&command=sh&command=-c&command=echo+here%3B+cat";
+    let mut socket = node.open("editor", query, "v5.channel.k8s.io").await.unwrap();
+    let mut seen = String::new();
+    while !seen.contains("here") {
+        let next = tokio::time::timeout(Duration::from_secs(20), socket.next()).await.unwrap();
+        let Some(Ok(Message::Binary(bytes))) = next else { panic!("it ended: {seen}") };
+        seen.push_str(&String::from_utf8_lossy(&bytes[1..]));
+    }
+    node.api.rights.lock().unwrap().remove("editor create default/exec");
+    // Ends without a word: there is nobody who may hear one.
+    let ended = tokio::time::timeout(Duration::from_secs(20), async { while let Some(Ok(_)) = socket.next().await {} });
+    ended.await.expect("the session goes on");
+    assert_eq!(node.exec("mine", &["true"]).await.code(), 0, "others are not disturbed");
+    running.kill().unwrap();
+    running.wait().await.unwrap();
+    node.finish().await;
+}
+
+#[tokio::test]
 async fn what_a_pod_put_into_its_place_leads_nowhere() {
     let node = Node::new(4).await;
     node.allow("admin create default/exec");
@@ -387,6 +422,45 @@ async fn what_a_pod_put_into_its_place_leads_nowhere() {
     running.kill().unwrap();
     running.wait().await.unwrap();
     node.finish().await;
+}
+
+/// A pod is called running as soon as it is on record, and its owner says how much CPU pod-init gets.
+#[tokio::test]
+async fn nobody_enters_a_pod_that_is_not_shut_in_yet() {
+    let node = Node::new(7).await;
+    node.allow("admin create default/exec");
+    let mut plan = node.plan("slow", "", false).await;
+    // pod-init waits here, still in the host's own namespaces.
+    let gate = node.config.data_dir.join("gate");
+    assert!(std::process::Command::new("mkfifo").arg(&gate).status().unwrap().success());
+    plan.netns = gate.clone();
+    let running = node.sandboxes.start(&plan).await.unwrap();
+    node.announce("slow");
+    let query = "slow/exec?stdout=true&stderr=true&command=sh&command=-c&command=echo+entered";
+    let socket = node.open("admin", query, "v5.channel.k8s.io").await.unwrap();
+    let heard = tokio::spawn(hear(socket));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !heard.is_finished() && !waits_for_it("pod-session", &plan.pod_uid) {
+        assert!(Instant::now() < deadline, "nobody waits");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // It is no network, so pod-init ends.
+    tokio::task::spawn_blocking(move || drop(fs::OpenOptions::new().write(true).open(gate))).await.unwrap();
+    let said = heard.await.unwrap();
+    assert!(said.out.is_empty() && said.code() != 0, "entered the host: {said:?}");
+    running.wait().await.unwrap();
+    node.finish().await;
+}
+
+/// True if a process of ours for a pod waits for something to happen.
+fn waits_for_it(what: &str, uid: &str) -> bool {
+    let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    let read = |path: PathBuf| fs::read(path).unwrap_or_default();
+    let mut found = processes.filter(|process| {
+        let line = String::from_utf8_lossy(&read(process.join("cmdline"))).into_owned();
+        line.contains(what) && line.contains(uid)
+    });
+    found.any(|process| String::from_utf8_lossy(&read(process.join("wchan"))).contains("poll"))
 }
 
 #[tokio::test]

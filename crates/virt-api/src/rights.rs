@@ -22,6 +22,8 @@ struct Right {
     subresource: &'static str,
     namespace: String,
     name: String,
+    /// What stands for the claim, where that is not what the right is about.
+    by: String,
 }
 
 /// One cause for each thing in the VM that its writer has no right to.
@@ -42,6 +44,7 @@ pub(crate) async fn missing(client: &Client, review: &Value, spec: &str) -> Resu
             subresource: "",
             namespace: namespace.into(),
             name: String::new(),
+            by: String::new(),
         };
         if allowed(client, &request["userInfo"], &pods).await? {
             needed.clear();
@@ -61,11 +64,11 @@ pub(crate) async fn missing(client: &Client, review: &Value, spec: &str) -> Resu
 }
 
 fn same(a: &Right, b: &Right) -> bool {
-    (a.resource, &a.namespace, &a.name) == (b.resource, &b.namespace, &b.name)
+    (a.resource, &a.namespace, &a.name, &a.by) == (b.resource, &b.namespace, &b.name, &b.by)
 }
 
 fn cause(right: &Right) -> Cause {
-    let Right { field, verb, resource, subresource, namespace, name, group } = right;
+    let Right { field, verb, resource, subresource, namespace, name, group, by: _ } = right;
     let resource = if subresource.is_empty() { (*resource).to_owned() } else { format!("{resource}/{subresource}") };
     let group = if group.is_empty() { String::new() } else { format!(" in API group \"{group}\"") };
     let message = format!(
@@ -81,7 +84,8 @@ fn in_namespace(spec: &Value, path: &str, namespace: &str) -> Vec<Right> {
     let mut add = |field: String, verb, resource, subresource, name: &Value| {
         if let Some(name) = name.as_str().filter(|name| !name.is_empty()) {
             let (namespace, name) = (namespace.to_owned(), name.to_owned());
-            rights.push(Right { field, verb, group: "", resource, subresource, namespace, name });
+            let by = String::new();
+            rights.push(Right { field, verb, group: "", resource, subresource, namespace, name, by });
         }
     };
     for (index, volume) in spec["volumes"].as_array().into_iter().flatten().enumerate() {
@@ -107,6 +111,8 @@ fn in_namespace(spec: &Value, path: &str, namespace: &str) -> Vec<Right> {
             add(format!("{path}.accessCredentials[{index}].{kind}"), "get", "secrets", "", name);
         }
     }
+    let kernel = &spec["domain"]["firmware"]["kernelBoot"]["container"]["imagePullSecret"];
+    add(format!("{path}.domain.firmware.kernelBoot.container.imagePullSecret"), "get", "secrets", "", kernel);
     let account = &spec["serviceAccountName"];
     add(format!("{path}.serviceAccountName"), "create", "serviceaccounts", "token", account);
     rights
@@ -131,6 +137,7 @@ fn elsewhere(object: &Value, namespace: &str) -> Vec<Right> {
                     subresource: "",
                     namespace: from.into(),
                     name: name.into(),
+                    by: String::new(),
                 });
             }
         }
@@ -153,6 +160,7 @@ fn sources(spec: &Value, path: &str, namespace: &str) -> Vec<Right> {
             subresource: "source",
             namespace: from.into(),
             name: name.as_str().unwrap_or_default().into(),
+            by: source["name"].as_str().filter(|_| field == "sourceRef").unwrap_or_default().into(),
         })
     });
     foreign.collect()
@@ -219,6 +227,7 @@ mod tests {
                 { "name": "e", "configMap": { "name": "m" } },
             ],
             "accessCredentials": [{ "sshPublicKey": { "source": { "secret": { "secretName": "keys" } } } }],
+            "domain": { "firmware": { "kernelBoot": { "container": { "image": "x", "imagePullSecret": "pull" } } } },
         });
         let found: Vec<String> = in_namespace(&spec, "spec", "n")
             .into_iter()
@@ -234,6 +243,7 @@ mod tests {
                 "spec.volumes[2].cloudInitNoCloud.secretRef get secrets/ user",
                 "spec.volumes[4].configMap get configmaps/ m",
                 "spec.accessCredentials[0].sshPublicKey get secrets/ keys",
+                "spec.domain.firmware.kernelBoot.container.imagePullSecret get secrets/ pull",
                 "spec.serviceAccountName create serviceaccounts/token robot",
             ]
         );
@@ -254,5 +264,18 @@ mod tests {
         assert_eq!((found[1].resource, found[1].namespace.as_str()), ("network-attachment-definitions", "theirs"));
         let said = cause(&found[0]).message;
         assert!(said.contains("cannot create resource \"datavolumes/source\""), "{said}");
+    }
+
+    /// What another one wrote into a VM is not a right to all that is beside it.
+    #[test]
+    fn a_source_that_was_judged_is_not_exchanged_for_another() {
+        let vm = |source: Value| json!({ "spec": { "dataVolumeTemplates": [{ "spec": source }] } });
+        let golden = vm(json!({ "sourceRef": { "kind": "DataSource", "namespace": "golden", "name": "debian" } }));
+        let other = vm(json!({ "sourceRef": { "kind": "DataSource", "namespace": "golden", "name": "payroll" } }));
+        let claim = vm(json!({ "source": { "pvc": { "namespace": "golden", "name": "debian" } } }));
+        let [known, new, claim] = [golden, other, claim].map(|vm| elsewhere(&vm, "mine").remove(0));
+        assert!(same(&known, &known.clone()) && !same(&known, &new) && !same(&known, &claim));
+        // The right itself is to the namespace: which claim it is, is known later.
+        assert_eq!((known.name.as_str(), new.name.as_str(), claim.name.as_str()), ("", "", "debian"));
     }
 }

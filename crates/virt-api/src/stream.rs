@@ -33,8 +33,8 @@ use crate::{Body, BoxError, BoxStream, answer};
 /// The protocol of KubeVirt's clients: binary frames, nothing around them.
 const PLAIN: &str = "plain.kubevirt.io";
 const CHUNK: usize = 64 << 10;
-/// The largest message a client may send.
-const MAX_MESSAGE: usize = 16 << 20;
+/// The largest message a client may send. It is kept until the guest has taken it, which may be never, and a client has many streams.
+const MAX_MESSAGE: usize = 1 << 20;
 const PATIENCE: Patience = Patience { ask: Duration::from_secs(20), give_up: Duration::from_secs(60) };
 
 /// A client that says nothing for a while is asked whether it is still there; after a longer while it is gone.
@@ -82,12 +82,8 @@ pub(crate) async fn serve(
     tokio::spawn(async move {
         match upgrade.await {
             Ok(upgraded) => {
-                let config = WebSocketConfig::default()
-                    .max_message_size(Some(MAX_MESSAGE))
-                    .max_frame_size(Some(MAX_MESSAGE))
-                    .write_buffer_size(0);
                 let io = TokioIo::new(upgraded);
-                let socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await;
+                let socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(limits())).await;
                 join(socket, target, framing, PATIENCE, revoked).await;
             }
             Err(error) => tracing::debug!(%error, "the client left before its stream began"),
@@ -105,6 +101,11 @@ pub(crate) async fn serve(
         headers.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(PLAIN));
     }
     response
+}
+
+fn limits() -> WebSocketConfig {
+    let limits = WebSocketConfig::default().write_buffer_size(0);
+    limits.max_message_size(Some(MAX_MESSAGE)).max_frame_size(Some(MAX_MESSAGE))
 }
 
 /// What the reading half has to say to the client: answers to pings are tungstenite's own, these are ours.

@@ -8,9 +8,18 @@ use super::*;
 async fn joined(framing: Framing) -> (WebSocketStream<DuplexStream>, DuplexStream, tokio::task::JoinHandle<()>) {
     let (client, server) = tokio::io::duplex(1 << 16);
     let (guest, target) = tokio::io::duplex(1 << 16);
-    let server = WebSocketStream::from_raw_socket(server, Role::Server, None).await;
+    let server = WebSocketStream::from_raw_socket(server, Role::Server, Some(limits())).await;
     let client = WebSocketStream::from_raw_socket(client, Role::Client, None).await;
     (client, guest, tokio::spawn(join(server, target, framing, PATIENCE, pending())))
+}
+
+/// With a guest that never reads, hundreds of streams would each hold one.
+#[tokio::test]
+async fn a_message_without_measure_ends_the_stream() {
+    let (mut client, _guest, task) = joined(Framing::Bytes).await;
+    let sent = tokio::spawn(async move { client.send(Message::Binary(vec![0; 2 << 20].into())).await });
+    tokio::time::timeout(Duration::from_secs(20), task).await.expect("it is kept").unwrap();
+    assert!(sent.await.unwrap().is_err());
 }
 
 #[tokio::test]

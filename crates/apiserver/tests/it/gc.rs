@@ -205,6 +205,25 @@ async fn only_dependents_that_block_are_waited_for() {
 }
 
 #[tokio::test]
+async fn an_object_of_another_namespace_holds_nobodys_owner() {
+    let server = Server::start().await;
+    let admin = server.admin();
+    admin.post("/api/v1/namespaces", &json!({"metadata": {"name": "stranger"}})).await.expect(201);
+    for policy in ["Foreground", "Orphan"] {
+        let owner = admin.post(CMS, &configmap("owner")).await.expect(201);
+        let mut object = configmap(&policy.to_lowercase());
+        object["metadata"]["ownerReferences"] = json!([{
+            "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"], "blockOwnerDeletion": true,
+        }]);
+        // So that it stays, although its owner is none.
+        object["metadata"]["finalizers"] = json!(["example.com/hold"]);
+        admin.post("/api/v1/namespaces/stranger/configmaps", &object).await.expect(201);
+        admin.delete(&format!("{CMS}/owner"), &json!({"propagationPolicy": policy})).await.expect(200);
+        admin.until(&format!("{CMS}/owner"), 404).await;
+    }
+}
+
+#[tokio::test]
 async fn owners_of_another_namespace_are_none() {
     let server = Server::start().await;
     let admin = server.admin();

@@ -72,7 +72,6 @@ impl Refusal {
 struct Asked {
     container: Option<String>,
     options: LogOptions,
-    follow: bool,
 }
 
 impl Asked {
@@ -93,8 +92,9 @@ impl Asked {
             since: time.or(ago),
             limit_bytes: value(query, "limitBytes")?,
             timestamps: query.flag("timestamps"),
+            follow: query.flag("follow"),
         };
-        Ok(Self { container: value(query, "container")?, options, follow: query.flag("follow") })
+        Ok(Self { container: value(query, "container")?, options })
     }
 }
 
@@ -124,36 +124,39 @@ async fn answer(client: Client, data_dir: PathBuf, uri: &Uri) -> Result<Response
         return Err(Refusal::bad(format!("container {container} is not valid for pod {name}")));
     }
     let uid = pod.metadata.uid.unwrap_or_default();
+    let follow = asked.options.follow;
     let open = {
         let uid = uid.clone();
         move || LogReader::open(&data_dir, &uid, &container, &asked.options)
     };
-    let (first, reader) = match tokio::task::spawn_blocking(open).await.map_err(Refusal::internal)? {
-        Ok((first, reader)) => (first, Some(reader)),
+    let reader = match tokio::task::spawn_blocking(open).await.map_err(Refusal::internal)? {
+        Ok(reader) => Some(reader),
         // Nothing was written yet.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => (vec![], None),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         Err(error) => return Err(Refusal::internal(error)),
     };
-    let body = match reader.filter(|_| asked.follow) {
-        None => Full::new(Bytes::from(first)).map_err(|never| match never {}).boxed_unsync(),
+    let body = match reader {
+        None => Full::new(Bytes::new()).map_err(|never| match never {}).boxed_unsync(),
         Some(reader) => {
-            let rest = follow(reader, pods, (*name).to_owned(), uid);
-            let all = stream::iter([Bytes::from(first)]).chain(rest).map(|bytes| Ok(Frame::data(bytes)));
-            StreamBody::new(all.boxed()).boxed_unsync()
+            let follows = follow.then(|| (pods, (*name).to_owned(), uid));
+            let pieces = pieces(reader, follows).map(|bytes| Ok(Frame::data(bytes)));
+            StreamBody::new(pieces.boxed()).boxed_unsync()
         }
     };
     Ok(response(StatusCode::OK, "text/plain", body))
 }
 
-/// What is written from now on, until the pod has ended or is another one.
-fn follow(reader: LogReader, pods: Api<Pod>, name: String, uid: String) -> impl stream::Stream<Item = Bytes> {
-    stream::unfold(Some((reader, 0_u32)), move |state| {
-        let (pods, name, uid) = (pods.clone(), name.clone(), uid.clone());
+/// The log a piece at a time, as fast as it is taken; where it is followed, until the pod has ended or is another one.
+fn pieces(reader: LogReader, follows: Option<(Api<Pod>, String, String)>) -> impl stream::Stream<Item = Bytes> {
+    stream::unfold(Some((reader, 0_u32, follows.is_none())), move |state| {
+        let follows = follows.clone();
         async move {
-            let (mut reader, mut looks) = state?;
+            let (mut reader, mut looks, mut over) = state?;
             loop {
                 // Asked before reading, so that the last words of one that ends are not missed.
-                let alive = !looks.is_multiple_of(ALIVE) || is_alive(&pods, &name, &uid).await;
+                if let Some((pods, name, uid)) = follows.as_ref().filter(|_| !over && looks.is_multiple_of(ALIVE)) {
+                    over = !is_alive(pods, name, uid).await;
+                }
                 looks = looks.wrapping_add(1);
                 let read = tokio::task::spawn_blocking(move || {
                     let more = reader.more();
@@ -162,11 +165,11 @@ fn follow(reader: LogReader, pods: Api<Pod>, name: String, uid: String) -> impl 
                 let (more, after) = read.await.ok()?;
                 reader = after;
                 let more = Bytes::from(more.ok()?);
-                let over = !alive || reader.is_exhausted();
+                let exhausted = reader.is_exhausted();
                 if !more.is_empty() {
-                    return Some((more, (!over).then_some((reader, looks))));
+                    return Some((more, (!exhausted).then_some((reader, looks, over))));
                 }
-                if over {
+                if over || exhausted {
                     return None;
                 }
                 tokio::time::sleep(POLL).await;
@@ -203,7 +206,7 @@ mod tests {
         let parse = |query: &str| Asked::parse(&Query::parse(&format!("/log?{query}").parse().unwrap()));
         let asked = parse("container=c&tailLines=3&sinceTime=2026-01-01T00%3A00%3A00Z&follow=true").ok().unwrap();
         assert_eq!(asked.container.as_deref(), Some("c"));
-        assert!(asked.follow && !asked.options.timestamps);
+        assert!(asked.options.follow && !asked.options.timestamps);
         assert_eq!(asked.options.tail_lines, Some(3));
         assert_eq!(asked.options.since.unwrap().as_second(), 1_767_225_600);
         for (query, code) in [

@@ -25,6 +25,9 @@ const COMPONENT: &str = "service-load-balancer";
 const CLASS: &str = "ferrovirt.io/host";
 /// Of one network of the pool.
 const MOST: u32 = 4096;
+/// Ports of this machine's addresses that the services of one namespace have. Each is a descriptor of the host, and one less that its own
+/// connections can begin from, wherever they go.
+const MOST_HELD: usize = 256;
 
 /// An address, a protocol and a port.
 type Place = (IpAddr, u8, u16);
@@ -60,14 +63,23 @@ pub(crate) fn assign(view: &View, limits: &Limits, mut hold: impl FnMut(Place) -
     wanting.sort_by_key(|(key, service)| (service.metadata.creation_timestamp.as_ref().map(|at| at.0), (*key).clone()));
     let mut taken: BTreeSet<Place> = BTreeSet::new();
     let mut out = BTreeMap::new();
+    let mut shares: BTreeMap<&str, usize> = BTreeMap::new();
     for (key, service) in wanting {
-        let given = one(service, limits, &mut taken, &mut hold);
+        let share = shares.entry(&key.0).or_insert(MOST_HELD);
+        let given = one(service, limits, &mut taken, share, &mut hold);
         out.insert(key.clone(), given);
     }
     out
 }
 
-fn one(service: &Service, limits: &Limits, taken: &mut BTreeSet<Place>, hold: &mut impl FnMut(Place) -> bool) -> Given {
+/// `share` is what the service's namespace may still have of this machine's own ports.
+fn one(
+    service: &Service,
+    limits: &Limits,
+    taken: &mut BTreeSet<Place>,
+    share: &mut usize,
+    hold: &mut impl FnMut(Place) -> bool,
+) -> Given {
     let spec = service.spec.clone().unwrap_or_default();
     let ports = ports(service);
     let wish = spec.load_balancer_ip.as_deref().filter(|text| !text.is_empty());
@@ -91,15 +103,21 @@ fn one(service: &Service, limits: &Limits, taken: &mut BTreeSet<Place>, hold: &m
         }
     }
     let mut addresses = vec![];
-    let mut busy = false;
+    let (mut busy, mut many) = (false, false);
     for family in families {
         // What it has comes first, so that addresses stay.
         let known = ingress(service).into_iter().filter(|_| wish.is_none());
         let candidates = wish.into_iter().chain(known).chain(limits.pool().filter(|_| wish.is_none()));
         for address in candidates.filter(|address| Family::of(*address) == family && limits.balances(*address)) {
             let places: Vec<Place> = ports.iter().map(|(protocol, port)| (address, *protocol, *port)).collect();
+            let own = limits.machine.contains(&address);
+            if own && places.len() > *share {
+                many = true;
+                continue;
+            }
             let free = !places.iter().any(|place| taken.contains(place));
-            if free && (!limits.machine.contains(&address) || places.iter().all(|place| hold(*place))) {
+            if free && (!own || places.iter().all(|place| hold(*place))) {
+                *share -= if own { places.len() } else { 0 };
                 taken.extend(places);
                 addresses.push(address);
                 break;
@@ -109,6 +127,9 @@ fn one(service: &Service, limits: &Limits, taken: &mut BTreeSet<Place>, hold: &m
     }
     match (addresses.is_empty(), busy) {
         (false, _) => Given::Addresses(addresses),
+        (true, _) if many => Given::Pending(format!(
+            "the services of a namespace have at most {MOST_HELD} ports of this machine's own addresses; ask for fewer"
+        )),
         (true, true) => Given::Pending(
             "all addresses for load balancers have its ports in use, by other services or by programs of this machine".into(),
         ),
@@ -373,6 +394,28 @@ mod tests {
         assert_eq!(kept, [80]);
         // The gateway of pods is this machine's too, and never given.
         assert!(told(&rows, &limits(&[("10.42.0.1", 32)]), |_| true)[0].contains("no address"));
+    }
+
+    /// All of its ports taken, and a machine could not even connect to others.
+    #[test]
+    fn a_namespace_takes_few_ports_of_this_machine() {
+        let machine = limits(&[("192.0.2.7", 32)]);
+        let ports = |from: usize, count: usize| {
+            let list: Vec<Value> = (from..from + count).map(|port| json!({ "port": port })).collect();
+            json!({ "ports": list })
+        };
+        let rows = [("a", 1, ports(1, 200), None), ("b", 2, ports(1000, 100), None), ("c", 3, ports(2000, 56), None)];
+        let mut held = BTreeSet::new();
+        let shown = told(&rows, &machine, |place| held.insert(place));
+        assert_eq!((shown[0].as_str(), shown[2].as_str()), ("a=[192.0.2.7]", "c=[192.0.2.7]"));
+        assert!(shown[1].contains("at most 256 ports"), "{shown:?}");
+        assert_eq!(held.len(), MOST_HELD, "more than is given is tried");
+        // Addresses that are nobody's have room for all.
+        let pool = limits(&[("198.51.100.8", 30)]);
+        assert_eq!(
+            told(&[("a", 1, ports(1, 5000), None)], &pool, |_| panic!("not of this machine")),
+            ["a=[198.51.100.9]"]
+        );
     }
 
     #[test]

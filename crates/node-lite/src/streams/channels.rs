@@ -12,6 +12,7 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
+use super::budget::Budget;
 use super::session::{Output, Outside, Size, Wanted};
 
 const STDIN: u8 = 0;
@@ -66,6 +67,7 @@ async fn inward<S: AsyncRead + AsyncWrite + Unpin>(
     resize: mpsc::Sender<Size>,
 ) {
     let mut stdin = Some(stdin).filter(|_| wanted.stdin);
+    let budget = Budget::default();
     while let Some(Ok(message)) = from_client.next().await {
         let bytes = match message {
             Message::Binary(bytes) => bytes,
@@ -75,7 +77,7 @@ async fn inward<S: AsyncRead + AsyncWrite + Unpin>(
         match bytes.split_first() {
             Some((&STDIN, [_, ..])) => {
                 if let Some(target) = &stdin
-                    && target.send(bytes.slice(1..)).await.is_err()
+                    && target.send(budget.hold(bytes.slice(1..)).await).await.is_err()
                 {
                     // The program does not listen any more; it may still talk.
                     stdin = None;

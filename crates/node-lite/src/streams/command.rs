@@ -216,11 +216,11 @@ pub(super) async fn attach(data_dir: &Path, uid: &str, container: &str, wanted: 
     let (data_dir, uid, container) = (data_dir.to_owned(), uid.to_owned(), container.to_owned());
     let alive = crate::records::PodDir::new(&data_dir, &uid);
     let opened = tokio::task::spawn_blocking(move || {
-        let options = crate::LogOptions { tail_lines: Some(0), ..Default::default() };
+        let options = crate::LogOptions { tail_lines: Some(0), follow: true, ..Default::default() };
         crate::LogReader::open(&data_dir, &uid, &container, &options)
     });
     let mut reader = match opened.await {
-        Ok(Ok((_, reader))) => reader,
+        Ok(Ok(reader)) => reader,
         Ok(Err(error)) => return drop(output.send(Output::Status(failed(&error.to_string()))).await),
         Err(error) => return drop(output.send(Output::Status(failed(&error.to_string()))).await),
     };

@@ -10,7 +10,8 @@ use super::spdy::{Sender, Stream};
 
 /// How long a client may take to open its streams.
 const OPENING: Duration = Duration::from_secs(30);
-/// Of one size of a terminal, as text.
+/// Of one size of a terminal, as text. Less than the shortest is none, and costs nobody the trouble to read it.
+const SHORTEST_SIZE: usize = br#"{"Width":0,"Height":0}"#.len();
 const LONGEST_SIZE: usize = 1024;
 
 #[derive(Default)]
@@ -114,13 +115,16 @@ struct Sizes(Vec<u8>);
 
 impl Sizes {
     fn take(&mut self, bytes: &[u8]) -> Vec<Size> {
-        self.0.extend_from_slice(bytes);
         let mut out = vec![];
-        while let Some(end) = self.0.iter().position(|byte| *byte == b'}') {
-            let rest = self.0.split_off(end + 1);
-            out.extend(serde_json::from_slice::<Size>(&std::mem::replace(&mut self.0, rest)).ok());
+        for part in bytes.split_inclusive(|byte| *byte == b'}') {
+            let room = LONGEST_SIZE.saturating_sub(self.0.len());
+            self.0.extend_from_slice(part.get(..room).unwrap_or(part));
+            if part.ends_with(b"}") {
+                let whole = Some(&self.0).filter(|text| text.len() >= SHORTEST_SIZE);
+                out.extend(whole.and_then(|text| serde_json::from_slice::<Size>(text).ok()));
+                self.0.clear();
+            }
         }
-        self.0.truncate(LONGEST_SIZE);
         out
     }
 }
@@ -141,6 +145,15 @@ mod tests {
         assert_eq!(both, [Size { width: 80, height: 24 }, Size { width: 1, height: 2 }]);
         assert_eq!(sizes.take(&[b'x'; 100_000]), []);
         assert!(sizes.0.len() <= LONGEST_SIZE);
+        assert_eq!(sizes.take(b"}{\"Width\":3,\"Height\":4}"), [Size { width: 3, height: 4 }]);
+    }
+
+    /// The rest was copied for each of them: a frame or two took a thread of the whole host for minutes.
+    #[test]
+    fn sizes_that_only_end_cost_no_more_than_their_bytes() {
+        let (done, wait) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(Sizes::default().take(&vec![b'}'; 4 << 20])));
+        assert_eq!(wait.recv_timeout(Duration::from_secs(60)).expect("it still computes"), []);
     }
 
     #[tokio::test]

@@ -3,19 +3,20 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream as StdStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
+use super::budget::Budget;
 use super::channels::{PING, message};
 use super::spdy::{QUEUE, Sender, Stream};
 
@@ -36,27 +37,28 @@ pub(super) struct Place {
 impl Place {
     /// Connects to a port on the pod's loopback, IPv4 first.
     pub async fn dial(&self, port: u16) -> io::Result<TcpStream> {
+        match self.connect(Ipv4Addr::LOCALHOST.into(), port).await {
+            Ok(stream) => Ok(stream),
+            // What the first one says is what most would expect.
+            Err(error) => self.connect(Ipv6Addr::LOCALHOST.into(), port).await.map_err(|_| error),
+        }
+    }
+
+    /// Only the socket is made on a thread inside, which takes no time. Whoever is to answer may let us wait, many times at once,
+    /// and all of the host shares these threads.
+    async fn connect(&self, host: IpAddr, port: u16) -> io::Result<TcpStream> {
         let netns = self.netns.clone();
-        let dialled = tokio::task::spawn_blocking(move || {
+        let made = tokio::task::spawn_blocking(move || {
             // A path that is not a namespace would be the host's own.
             if !crate::netns::is_namespace(&netns) {
                 return Err(io::Error::new(io::ErrorKind::NotFound, "the pod has no network any more"));
             }
-            ferrovirt_net::netns::enter(&netns, move || connect(port))
+            let make = || if host.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
+            ferrovirt_net::netns::enter(&netns, make)
         });
-        let stream = dialled.await.map_err(io::Error::other)??;
-        stream.set_nonblocking(true)?;
-        TcpStream::from_std(stream)
-    }
-}
-
-fn connect(port: u16) -> io::Result<StdStream> {
-    let hosts: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
-    let [first, second] = hosts.map(|host| SocketAddr::new(host, port));
-    match StdStream::connect_timeout(&first, CONNECT) {
-        Ok(stream) => Ok(stream),
-        // What the first one says is what most would expect.
-        Err(error) => StdStream::connect_timeout(&second, CONNECT).map_err(|_| error),
+        let socket = made.await.map_err(io::Error::other)??;
+        let connected = tokio::time::timeout(CONNECT, socket.connect(SocketAddr::new(host, port))).await;
+        connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
@@ -217,6 +219,7 @@ pub(super) async fn over_channels<S: AsyncRead + AsyncWrite + Unpin + Send + 'st
             }
         }
     };
+    let budget = Budget::default();
     let inward = async {
         while let Some(Ok(message)) = from_client.next().await {
             let bytes = match message {
@@ -227,9 +230,12 @@ pub(super) async fn over_channels<S: AsyncRead + AsyncWrite + Unpin + Send + 'st
             let Some((channel, [_, ..])) = bytes.split_first() else { continue };
             // Nothing is said on the channel of errors.
             let Some(slot) = targets.get_mut(usize::from(*channel) / 2).filter(|_| channel % 2 == 0) else { continue };
-            if let Some(target) = slot
-                && target.send(bytes.slice(1..)).await.is_err()
-            {
+            let Some(target) = slot else { continue };
+            let sent = tokio::select! {
+                held = budget.hold(bytes.slice(1..)) => target.send(held).await.is_ok(),
+                () = target.closed() => false,
+            };
+            if !sent {
                 *slot = None;
             }
         }
@@ -315,6 +321,53 @@ mod tests {
         assert_eq!(gone.kind(), io::ErrorKind::NotFound);
         std::fs::write(&place.netns, "").unwrap();
         assert!(place.dial(outside.local_addr().unwrap().port()).await.is_err());
+    }
+
+    /// The whole host has these threads, and whoever listens in a pod decides how long it takes to answer.
+    #[test]
+    fn a_port_that_does_not_answer_keeps_no_thread_of_the_host() {
+        // On one thread, so that all have begun to dial before others have their second turn.
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().max_blocking_threads(2).enable_all().build().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let netns = dir.path().join("netns");
+        crate::netns::create(&netns).expect("this test needs root");
+        // A queue that is full: the kernel drops whoever asks now.
+        let (_listener, _queued, port) = ferrovirt_net::netns::enter(&netns, || {
+            use rustix::net::{AddressFamily, SocketType, bind, listen, socket};
+            ferrovirt_net::link::set_up("lo", None)?;
+            let listener = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+            bind(&listener, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+            listen(&listener, 0)?;
+            let listener = TcpListener::from(listener);
+            let address = listener.local_addr()?;
+            let patience = Duration::from_millis(500);
+            let mut queued = vec![];
+            while let Ok(stream) = std::net::TcpStream::connect_timeout(&address, patience) {
+                queued.push(stream);
+            }
+            Ok((listener, queued, address.port()))
+        })
+        .unwrap();
+        let place = Place { netns: netns.clone() };
+        runtime.block_on(async {
+            let mut dials = JoinSet::new();
+            for _ in 0..8 {
+                let place = place.clone();
+                dials.spawn(async move { place.dial(port).await });
+            }
+            let others = async {
+                for _ in 0..20 {
+                    tokio::task::spawn_blocking(|| ()).await.unwrap();
+                }
+            };
+            tokio::select! {
+                () = others => {}
+                dialled = dials.join_next() => panic!("work of others waited for a dial: {dialled:?}"),
+            }
+        });
+        runtime.shutdown_background();
+        crate::netns::remove(&netns).unwrap();
     }
 
     #[tokio::test]

@@ -10,6 +10,7 @@
 //! The pod is meant by its uid from then on, its first process by a pidfd; nothing that the pod can change is believed.
 
 mod access;
+mod budget;
 mod channels;
 mod command;
 mod commands_over_spdy;
@@ -47,14 +48,17 @@ use crate::records::{self, InitPlan, PodDir};
 #[derive(Debug, Clone, Copy)]
 pub struct Until(pub SystemTime);
 
-/// Sessions at a time: of all pods, and of one.
+/// Sessions at a time: of all pods, of those of a namespace, and of one.
 const MOST: usize = 512;
+const MOST_OF_NAMESPACE: usize = 128;
 const MOST_OF_ONE: usize = 32;
 /// The largest message of a client.
 const MOST_MESSAGE: usize = 1 << 20;
 /// Words of a command, and their bytes.
 const MOST_WORDS: usize = 1024;
 const MOST_BYTES: usize = 128 << 10;
+/// How soon a caller whose right was withdrawn loses what is open.
+const RECHECK: Duration = Duration::from_secs(5);
 /// Of one request for the older way to forward.
 const MOST_PORTS: usize = 64;
 const SPDY: &str = "SPDY/3.1";
@@ -208,6 +212,8 @@ fn form(query: &str) -> Vec<(String, String)> {
 struct Target {
     uid: String,
     container: String,
+    /// It takes more than the right to the subresource.
+    privileged: bool,
 }
 
 impl Streams {
@@ -237,7 +243,7 @@ impl Streams {
         let caller = request.extensions().get::<Caller>().cloned();
         let caller = caller.ok_or_else(|| Refusal::forbidden("nobody knows who asks"))?;
         let target = self.target(&asked, &caller).await?;
-        let place = self.sessions.enter(&target.uid)?;
+        let place = self.sessions.enter(&asked.namespace, &target.uid)?;
         let until = request.extensions().get::<Until>().map(|until| until.0);
         let upgraded = hyper::upgrade::on(&mut *request);
         let response = carrier.response(request.headers());
@@ -246,13 +252,32 @@ impl Streams {
             // For as long as the session lasts.
             let _place = place;
             let Ok(io) = upgraded.await else { return };
+            let withdrawn = streams.withdrawn(&caller, asked.clone(), target.privileged);
             let served = streams.serve(carrier, asked, target, TokioIo::new(io));
             tokio::select! {
                 () = served => {}
                 () = expired(until) => {}
+                () = withdrawn => {}
             }
         });
         Ok(response)
+    }
+
+    /// Resolves when the caller may not do any more what he does.
+    async fn withdrawn(&self, caller: &Caller, asked: Asked, privileged: bool) {
+        let Asked { namespace, pod, what, .. } = asked;
+        loop {
+            tokio::time::sleep(RECHECK).await;
+            // An API server that does not answer has withdrawn nothing.
+            let own = access::may(&self.client, caller, &namespace, &pod, what.name()).await;
+            let root = match privileged {
+                true => access::may(&self.client, caller, &namespace, "", "privileged").await,
+                false => Ok(true),
+            };
+            if matches!(own, Ok(false)) || matches!(root, Ok(false)) {
+                return;
+            }
+        }
     }
 
     /// The pod, if it is here and runs, and the caller may do that with it.
@@ -305,16 +330,14 @@ impl Streams {
         if asked.what != What::PortForward && plan.container != container {
             return Err(Refusal::bad(format!("container {container} of pod {} is not running", asked.pod)));
         }
-        if plan.privileged
-            && asked.what != What::PortForward
-            && !access::may(&self.client, caller, &asked.namespace, "", "privileged").await?
-        {
+        let privileged = plan.privileged && asked.what != What::PortForward;
+        if privileged && !access::may(&self.client, caller, &asked.namespace, "", "privileged").await? {
             return Err(Refusal::forbidden(
                 "this launcher has root on its node; to run something in it takes the right to create pods/privileged, which \
                  cluster administrators have. `ferrovirt console` reaches the guest",
             ));
         }
-        Ok(Target { uid, container })
+        Ok(Target { uid, container, privileged })
     }
 
     async fn serve<I>(&self, carrier: Carrier, asked: Asked, target: Target, io: I)
@@ -464,42 +487,53 @@ impl Carrier {
     }
 }
 
-/// How many sessions there are, by the uid of the pod.
+/// How many sessions there are, by namespace and by the uid of the pod.
 #[derive(Debug, Default)]
-struct Sessions(Mutex<HashMap<String, usize>>);
+struct Sessions(Mutex<HashMap<String, HashMap<String, usize>>>);
 
 /// A session that counts until it is dropped.
 struct Entered {
     sessions: Arc<Sessions>,
+    namespace: String,
     uid: String,
 }
 
 impl Sessions {
-    fn enter(self: &Arc<Self>, uid: &str) -> Result<Entered, Refusal> {
+    fn enter(self: &Arc<Self>, namespace: &str, uid: &str) -> Result<Entered, Refusal> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_one = known.get(uid).copied().unwrap_or(0);
-        if of_one >= MOST_OF_ONE || known.values().sum::<usize>() >= MOST {
-            return Err(Refusal {
-                code: StatusCode::TOO_MANY_REQUESTS,
-                reason: "TooManyRequests",
-                message: format!(
-                    "there are {of_one} sessions with this pod already; end one of them, or try again later"
-                ),
-            });
+        let all: usize = known.values().flat_map(HashMap::values).sum();
+        let own = known.get(namespace);
+        let of_namespace: usize = own.into_iter().flat_map(HashMap::values).sum();
+        let of_one = own.and_then(|pods| pods.get(uid)).copied().unwrap_or(0);
+        let refused =
+            |message: String| Err(Refusal { code: StatusCode::TOO_MANY_REQUESTS, reason: "TooManyRequests", message });
+        let hint = "end one of them, or try again later";
+        if of_one >= MOST_OF_ONE {
+            return refused(format!("there are {of_one} sessions with this pod already; {hint}"));
         }
-        *known.entry(uid.to_owned()).or_default() += 1;
-        Ok(Entered { sessions: self.clone(), uid: uid.to_owned() })
+        if of_namespace >= MOST_OF_NAMESPACE {
+            return refused(format!("there are {of_namespace} sessions with pods of {namespace} already; {hint}"));
+        }
+        if all >= MOST {
+            return refused("there are too many sessions on this host; try again later".to_owned());
+        }
+        *known.entry(namespace.to_owned()).or_default().entry(uid.to_owned()).or_default() += 1;
+        Ok(Entered { sessions: self.clone(), namespace: namespace.to_owned(), uid: uid.to_owned() })
     }
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
         let mut known = self.sessions.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = known.get_mut(&self.uid) {
+        let Some(pods) = known.get_mut(&self.namespace) else { return };
+        if let Some(count) = pods.get_mut(&self.uid) {
             *count -= 1;
             if *count == 0 {
-                known.remove(&self.uid);
+                pods.remove(&self.uid);
             }
+        }
+        if pods.is_empty() {
+            known.remove(&self.namespace);
         }
     }
 }
@@ -586,12 +620,27 @@ mod tests {
     #[test]
     fn sessions_are_counted() {
         let sessions = Arc::<Sessions>::default();
-        let held: Vec<_> = (0..MOST_OF_ONE).map(|_| sessions.enter("a").unwrap_or_else(|_| panic!())).collect();
-        assert_eq!(sessions.enter("a").err().map(|refusal| refusal.code.as_u16()), Some(429));
-        let other = sessions.enter("b");
+        let enter = |uid: &str| sessions.enter("n", uid).map_err(|refusal| refusal.code.as_u16());
+        let held: Vec<_> = (0..MOST_OF_ONE).map(|_| enter("a").unwrap_or_else(|_| panic!())).collect();
+        assert_eq!(enter("a").err(), Some(429));
+        let other = enter("b");
         assert!(other.is_ok(), "one pod takes the sessions of another");
         drop(held);
-        assert!(sessions.enter("a").is_ok());
-        assert_eq!(sessions.0.lock().unwrap().len(), 1);
+        assert!(enter("a").is_ok());
+        assert_eq!(sessions.0.lock().unwrap()["n"].len(), 1);
+    }
+
+    #[test]
+    fn a_namespace_leaves_sessions_to_others() {
+        let sessions = Arc::<Sessions>::default();
+        let taken = |namespace: &str| {
+            let tries = (0..MOST).map(|number| sessions.enter(namespace, &format!("{namespace}-{}", number % 64)));
+            tries.filter_map(Result::ok).collect::<Vec<_>>()
+        };
+        let greedy = taken("greedy");
+        assert_eq!(greedy.len(), MOST_OF_NAMESPACE);
+        assert_eq!(taken("modest").len(), MOST_OF_NAMESPACE);
+        drop(greedy);
+        assert!(sessions.0.lock().unwrap().is_empty(), "something is left of those who went");
     }
 }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 
+use super::budget::Budget;
 use super::header_block;
 
 const VERSION: u16 = 3;
@@ -24,8 +25,11 @@ const MOST_DATA: usize = 1 << 20;
 const MOST_CONTROL: usize = 32 << 10;
 /// Of one connection. A forwarded connection takes two.
 const MOST_STREAMS: usize = 512;
-/// Frames that wait in one place.
+/// Frames that wait in one place. Their bytes have a budget besides.
 pub(super) const QUEUE: usize = 8;
+/// What is kept of a stream's headers, and the longest value.
+const KNOWN: [&str; 3] = ["streamtype", "port", "requestid"];
+const LONGEST_VALUE: usize = 256;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SpdyError {
@@ -41,6 +45,7 @@ pub(super) enum SpdyError {
 #[derive(Debug)]
 pub(super) struct Stream {
     pub id: u32,
+    /// Those that mean something here.
     pub headers: HashMap<String, String>,
     /// Ends when the client has said all.
     pub data: mpsc::Receiver<Bytes>,
@@ -120,6 +125,7 @@ async fn read(
     let mut headers = header_block::Reader::new();
     let mut answers = header_block::Writer::default();
     let mut streams: HashMap<u32, mpsc::Sender<Bytes>> = HashMap::new();
+    let budget = Budget::default();
     let reply = |frame: Vec<u8>| async {
         match replies.upgrade() {
             Some(replies) => replies.send(frame).await.map_err(|_| SpdyError::Io(io::ErrorKind::BrokenPipe.into())),
@@ -141,11 +147,14 @@ async fn read(
         }
         match head.kind {
             Kind::Data { stream } => {
-                if let Some(target) = streams.get(&stream)
-                    && !body.is_empty()
-                    && target.send(body.into()).await.is_err()
-                {
-                    streams.remove(&stream);
+                if let Some(target) = streams.get(&stream).filter(|_| !body.is_empty()) {
+                    let sent = tokio::select! {
+                        held = budget.hold(body.into()) => target.send(held).await.is_ok(),
+                        () = target.closed() => false,
+                    };
+                    if !sent {
+                        streams.remove(&stream);
+                    }
                 }
                 if head.flags & FIN != 0 {
                     streams.remove(&stream);
@@ -155,7 +164,8 @@ async fn read(
                 let id = number(&body, 0)?;
                 let block = body.get(10..).ok_or(SpdyError::Frame)?;
                 // Read in any case: what comes after is compressed with it.
-                let headers = headers.read(block)?.into_iter().collect();
+                let mut headers: HashMap<_, _> = headers.read(block)?.into_iter().collect();
+                headers.retain(|name, value| KNOWN.contains(&name.as_str()) && value.len() <= LONGEST_VALUE);
                 streams.retain(|_, target| !target.is_closed());
                 if streams.len() >= MOST_STREAMS || streams.contains_key(&id) {
                     reply(control_frame(RST_STREAM, &[id.to_be_bytes(), REFUSED_STREAM.to_be_bytes()].concat()))
@@ -307,6 +317,43 @@ pub(super) mod tests {
         assert!(streams.recv().await.is_none());
         sender.closed().await;
         assert!(sender.data(1, b"x").await.is_err());
+    }
+
+    #[tokio::test]
+    async fn streams_that_nobody_reads_keep_little_of_what_they_are_sent() {
+        use std::sync::Arc;
+        use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+        let (mut client, server) = tokio::io::duplex(1 << 16);
+        let (_sender, mut streams) = start(server);
+        let mut held = vec![];
+        let long = "x".repeat(4000);
+        for number in 0..64 {
+            let headers = [("port", "80"), ("other", long.as_str())];
+            client.write_all(&open(2 * number + 1, &headers, number == 0)).await.unwrap();
+            held.push(streams.recv().await.unwrap());
+        }
+        assert!(held.iter().all(|stream| stream.headers.len() == 1), "headers that mean nothing are kept");
+        let taken = Arc::new(AtomicUsize::new(0));
+        let (count, ids) = (taken.clone(), held.iter().map(|stream| stream.id).collect::<Vec<_>>());
+        tokio::spawn(async move {
+            for stream in ids.repeat(4) {
+                client.write_all(&say(stream, &vec![b'x'; MOST_DATA], false)).await.unwrap();
+                count.fetch_add(1, SeqCst);
+            }
+        });
+        // All are on this thread: what has not moved after so many turns does not move.
+        let (mut last, mut still) = (0, 0);
+        while still < 1000 {
+            tokio::task::yield_now().await;
+            let now = taken.load(SeqCst);
+            still = if now == last { still + 1 } else { 0 };
+            last = now;
+        }
+        assert!((1..=4).contains(&last), "{last} MiB wait");
+        // It goes on when somebody reads.
+        assert_eq!(held[0].data.recv().await.unwrap().len(), MOST_DATA);
+        assert_eq!(held[1].data.recv().await.unwrap().len(), MOST_DATA);
     }
 
     #[tokio::test]

@@ -239,7 +239,10 @@ impl Collector {
 
     fn facts(&self, entry: &Entry) -> Facts {
         let owners = entry.meta.owners();
+        // Whoever knows a uid can write it down anywhere. An owner of a namespace has its dependents there, and waits for no others.
+        let home = &entry.key.namespace;
         let dependents = self.graph.dependents(&entry.meta.uid);
+        let dependents = dependents.filter(|(_, key)| home.is_empty() || key.namespace == *home);
         let dependents = dependents.filter_map(|(storage, key)| self.server.store.get(storage, key));
         let state = |dependent: Arc<Entry>| {
             let mine = dependent.meta.owners().iter().find(|o| *o.uid == *entry.meta.uid)?;
