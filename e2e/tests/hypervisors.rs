@@ -561,7 +561,7 @@ fn broken_nodes_say_what_to_do(_: &Host) -> Result<()> {
     let name = name(container);
     host.apply(&machine(container))?;
     host.wait_status(&name, "ErrorUnschedulable")?;
-    told(&host, &name, "HypervisorNotAvailable", expected)?;
+    told(&host, &name, ["HypervisorNotAvailable"; 2], expected)?;
 
     let machine = drivers().find(|driver| driver.name() == DEFAULT).context("no default driver")?;
     wait_offered(&host, machine)?;
@@ -569,22 +569,23 @@ fn broken_nodes_say_what_to_do(_: &Host) -> Result<()> {
     let name = self::name(machine);
     host.apply(&self::machine(machine))?;
     host.wait_status(&name, "CrashLoopBackOff")?;
-    told(&host, &name, "SyncFailed", "the libvirt daemon ended at once")?;
+    let reasons = ["Synchronizing with the Domain failed.", "SyncFailed"];
+    told(&host, &name, reasons, "the libvirt daemon ended at once")?;
     host.ferrovirt(&["delete", "vm", &name, &self::name(container)])?;
     host.down()
 }
 
-/// A condition of the VM, an event and `ferrovirt why` say the same.
-fn told(host: &Host, name: &str, reason: &str, message: &str) -> Result<()> {
-    let says = |condition: &Value| {
-        condition["reason"] == reason && condition["message"].as_str().is_some_and(|text| text.contains(message))
+/// A condition of the VM, an event, each with its reason, and `ferrovirt why` say the same.
+fn told(host: &Host, name: &str, [condition, event]: [&str; 2], message: &str) -> Result<()> {
+    let says = |found: &Value, reason: &str| {
+        found["reason"] == reason && found["message"].as_str().is_some_and(|text| text.contains(message))
     };
     host.wait_for("vm", name, "a condition that says why", |vm| {
-        vm["status"]["conditions"].as_array().is_some_and(|all| all.iter().any(says))
+        vm["status"]["conditions"].as_array().is_some_and(|all| all.iter().any(|one| says(one, condition)))
     })?;
     wait::until("an event that says why", wait::SOON, || {
         let events: Value = serde_json::from_str(&host.kubectl(&["get", "events", "-o", "json"])?)?;
-        let told = events["items"].as_array().context("no events")?.iter().any(says);
+        let told = events["items"].as_array().context("no events")?.iter().any(|one| says(one, event));
         Ok(if told { wait::Seen::Yes(()) } else { wait::Seen::Not(events.to_string()) })
     })?;
     let why = host.try_ferrovirt(&["why", name], "")?;

@@ -14,10 +14,7 @@ use std::{sync::Arc, time::Duration};
 
 use ferrovirt_api::{
     Folded, chain, names,
-    v1::{
-        VirtualMachineInstance,
-        values::{virtual_machine_instance_condition_type as condition, virtual_machine_instance_phase as phase},
-    },
+    v1::{VirtualMachineInstance, values::virtual_machine_instance_phase as phase},
 };
 use ferrovirt_machine::{
     convert::{Context as ConvertContext, FieldError, machine_spec},
@@ -488,16 +485,6 @@ async fn finish(context: &Context, vmi: &VirtualMachineInstance, end: &End, drai
         if !is_final(vmi) {
             let now = Time(Timestamp::now());
             status::ended(&mut status, &end, &now);
-            if end.reason == START_FAILED {
-                conditions::set_vmi(
-                    &mut status.conditions,
-                    &now,
-                    condition::SYNCHRONIZED,
-                    false,
-                    "SyncFailed",
-                    &end.message,
-                );
-            }
         }
         status
     })

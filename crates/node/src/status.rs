@@ -16,6 +16,8 @@ use crate::{claims::Claimed, guest, migratable, network::Attached};
 
 /// Reason of an instance that never ran.
 pub(crate) const START_FAILED: &str = "StartFailed";
+/// Upstream's words for a domain that could not be made, which its clients compare.
+const NOT_SYNCHRONIZED: &str = "Synchronizing with the Domain failed.";
 
 /// What the machine was given, as far as the status tells it. Kept as long as the machine runs, unlike the whole of its spec.
 pub(crate) struct Given {
@@ -233,6 +235,9 @@ pub(crate) fn ended(status: &mut VirtualMachineInstanceStatus, end: &End, now: &
     remove_vmi(&mut status.conditions, condition::PAUSED);
     remove_vmi(&mut status.conditions, condition::AGENT_CONNECTED);
     set_vmi(&mut status.conditions, now, condition::READY, false, "GuestNotRunning", &end.message);
+    if end.reason == START_FAILED {
+        set_vmi(&mut status.conditions, now, condition::SYNCHRONIZED, false, NOT_SYNCHRONIZED, &end.message);
+    }
 }
 
 fn mebibytes(bytes: u64) -> String {
@@ -240,5 +245,23 @@ fn mebibytes(bytes: u64) -> String {
         bytes if bytes.is_multiple_of(1 << 30) => format!("{}Gi", bytes >> 30),
         bytes if bytes.is_multiple_of(1 << 20) => format!("{}Mi", bytes >> 20),
         bytes => bytes.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_domain_that_could_not_be_made_is_not_synchronized() {
+        for (reason, expected) in [(START_FAILED, Some(NOT_SYNCHRONIZED)), ("Crashed", None)] {
+            let mut status = VirtualMachineInstanceStatus::default();
+            let end = End { succeeded: false, reason, message: "no such disk".into() };
+            ended(&mut status, &end, &Time("2026-11-18T08:00:00Z".parse().unwrap()));
+            assert_eq!(status.phase, phase::FAILED);
+            let said = status.conditions.iter().find(|one| one.type_ == condition::SYNCHRONIZED);
+            assert_eq!(said.map(|one| one.reason.as_str()), expected);
+            assert!(said.is_none_or(|one| one.status == "False" && one.message == "no such disk"));
+        }
     }
 }
