@@ -79,13 +79,28 @@ enum State {
     /// After `ESC ]` and its like, until BEL or `ESC \`.
     Line,
     LineEscape,
+    /// After the first byte of a character of two, among which there are some that terminals obey: each stands for `ESC` and a letter.
+    Lead,
 }
+
+/// What terminals take for the first byte of U+0080 to U+00BF.
+const LEAD: u8 = 0xc2;
 
 impl Cleaner {
     fn clean(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(bytes.len());
         for byte in bytes.iter().copied() {
-            self.state = match (self.state, byte) {
+            let (mut state, mut byte) = (self.state, byte);
+            match (state, byte) {
+                (State::Lead, 0x80..=0x9f) => (state, byte) = (State::Escape, byte - 0x40),
+                (State::Lead, _) => {
+                    out.push(LEAD);
+                    state = State::Text;
+                }
+                _ => {}
+            }
+            self.state = match (state, byte) {
+                (State::Text, LEAD) => State::Lead,
                 (State::Text, 0x1b) => State::Escape,
                 (State::Text, b'\n' | b'\t' | b' '..=b'~' | 0x80..) => {
                     out.push(byte);
@@ -107,6 +122,8 @@ impl Cleaner {
                 }
                 (State::LineEscape, b'\\') => State::Text,
                 (State::Line | State::LineEscape, _) => State::Line,
+                // It was turned into another one above.
+                (State::Lead, _) => State::Text,
             };
         }
         out
@@ -126,6 +143,8 @@ mod tests {
             ("\x1bP1;2|x\x1b\\y", "y"),
             ("\x1b(Bz\x1bc!", "z!"),
             ("\x1b]never\nends", "\nends"),
+            // The same in one character each.
+            ("a\u{9b}2Jb\u{9d}0;title\x07c\u{90}x\x1b\\d\u{85}© §\u{a0}", "abcd© §\u{a0}"),
         ] {
             let mut cleaner = Cleaner::default();
             // In pieces of one byte, as a log may come.

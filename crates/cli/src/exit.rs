@@ -18,7 +18,7 @@ use crate::{
     client,
     each::SomeFailed,
     next::{self, Flags},
-    persona, shell, wait,
+    output, persona, shell, wait,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,7 +135,8 @@ pub fn code(error: &anyhow::Error) -> u8 {
 
 /// Says what went wrong, and what to try next.
 pub fn tell(error: &anyhow::Error) {
-    let message = client::explain(error);
+    // Events, conditions and servers speak here, and what guests and tenants made them say.
+    let message = output::harmless_lines(&client::explain(error));
     if persona::is_virtctl() {
         eprintln!("{message}");
         return;
@@ -148,7 +149,7 @@ pub fn tell(error: &anyhow::Error) {
         None => Failure::of(error).hint(&message, &next::flags()),
     };
     if let Some(hint) = hint {
-        eprintln!("  {hint}");
+        eprintln!("  {}", output::harmless_lines(&hint));
     }
 }
 

@@ -41,6 +41,11 @@ pub fn harmless(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
+/// The same for what may have several lines.
+pub fn harmless_lines(text: &str) -> String {
+    text.split('\n').map(harmless).collect::<Vec<_>>().join("\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,5 +54,6 @@ mod tests {
     fn a_terminal_is_told_nothing_by_others() {
         assert_eq!(harmless("10.0.0.1"), "10.0.0.1");
         assert_eq!(harmless("a\x1b[2Jb\rc\n"), "a\u{fffd}[2Jb\u{fffd}c\u{fffd}");
+        assert_eq!(harmless_lines("a\n\x1b[2J\u{9b}b\n"), "a\n\u{fffd}[2J\u{fffd}b\n");
     }
 }

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::{
     client::dynamic,
-    next,
+    next, output,
     why::{self, Obstacle},
 };
 
@@ -286,6 +286,7 @@ impl Progress {
             return false;
         }
         self.last = message.to_owned();
+        let message = output::harmless(message);
         let mut out = std::io::stderr();
         let _ = match out.is_terminal() {
             true => write!(out, "\r\x1b[K{message} … "),

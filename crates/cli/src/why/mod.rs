@@ -55,11 +55,11 @@ pub async fn run(arguments: WhyArgs) -> Result<()> {
     }
     let coloured = exit::coloured(&std::io::stdout());
     let (strong, plain) = if coloured { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
-    println!("{strong}{}{plain}", report.summary);
+    println!("{strong}{}{plain}", output::harmless(&report.summary));
     for finding in &report.findings {
-        println!("  {}: {}", finding.about, output::harmless(&finding.message));
+        println!("  {}: {}", output::harmless(&finding.about), output::harmless(&finding.message));
         if let Some(next) = &finding.next {
-            println!("    -> {next}");
+            println!("    -> {}", output::harmless(next));
         }
     }
     Ok(())
