@@ -129,6 +129,7 @@ async fn followed(cluster: &Cluster) -> Result<()> {
 /// What an image must be is not lost on the way into a VM, although KubeVirt's own VMs do not know it.
 async fn checksums(cluster: &Cluster) -> Result<()> {
     let mut wants = vm("checked", "Halted");
+    wants["spec"]["template"]["spec"]["volumes"][0] = json!({ "name": "root", "dataVolume": { "name": "checked" } });
     let http = json!({ "url": "https://images.example/a.qcow2", "checksum": "sha256:00", "insecureSkipVerify": false });
     wants["spec"]["dataVolumeTemplates"] = json!([{ "metadata": { "name": "checked" }, "spec": {
         "source": { "http": http }, "storage": { "resources": { "requests": { "storage": "1Gi" } } },
