@@ -350,6 +350,9 @@ async fn limit_ranges_fill_and_bound() {
     let (claims, one) = (format!("{NS}/persistentvolumeclaims"), format!("{NS}/persistentvolumeclaims/p"));
     let mut claim = claim;
     claim["spec"]["resources"]["requests"]["storage"] = "1Gi".into();
+    claim["spec"]["storageClassName"] = "grows".into();
+    let class = json!({"metadata": {"name": "grows"}, "provisioner": "p", "allowVolumeExpansion": true});
+    admin.post("/apis/storage.k8s.io/v1/storageclasses", &class).await.expect(201);
     admin.post(&claims, &claim).await.expect(201);
     let bound = json!({"metadata": {"name": "s"}, "spec": {"limits": [{"type": "PersistentVolumeClaim", "max": {"storage": "2Gi"}}]}});
     admin.post(&format!("{NS}/limitranges"), &bound).await.expect(201);

@@ -148,6 +148,12 @@ fn admin() -> User {
     User::new("admin", &["system:masters", "system:authenticated"])
 }
 
+/// Kinds that have other versions are read in all of them and written in the first. Events are written as core's: of those of
+/// events.k8s.io more is asked than the parts of a host say.
+fn is_written(resource: &Resource) -> bool {
+    !matches!(resource.version.as_str(), "/apis/events.k8s.io/v1" | "/apis/kubevirt.io/v1alpha3")
+}
+
 /// Everything can be read, and written back as it was read; its status by whoever writes it on a host.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_that_an_earlier_version_stored_can_be_read_and_written() {
@@ -161,6 +167,10 @@ async fn all_that_an_earlier_version_stored_can_be_read_and_written() {
             for listed in items {
                 count += 1;
                 let path = resource.item(listed);
+                host.get(&path).await;
+                if !is_written(&resource) {
+                    continue;
+                }
                 faults.extend(host.write_back(&admin(), &path, "").await);
                 // The other parts patch; see below.
                 if resource.status && !resource.is_patched() {
