@@ -28,6 +28,8 @@ const STATE: &str = "/var/lib/ferrovirt-test-cluster";
 pub const INSTANCE: &str = "test-cluster";
 /// The namespace of the installation.
 const NAMESPACE: &str = "kubevirt";
+/// What runs for good there, by the pods' labels.
+const PARTS: &[&str] = &["virt-api", "virt-controller", "virt-handler"];
 /// The kubelet first: it would start again what is killed after it.
 const DAEMONS: &[&str] = &["kubelet", "containerd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"];
 /// What cases may make, besides machines: in the namespace `default`, or namespaces.
@@ -176,7 +178,7 @@ impl Cluster {
     }
 
     pub fn show_logs(&self, host: &Host) {
-        for component in ["virt-api", "virt-controller", "virt-handler"] {
+        for component in PARTS {
             let selector = format!("kubevirt.io={component}");
             let said = host.try_kubectl(&["-n", NAMESPACE, "logs", "-l", &selector, "--tail=30", "--prefix"], "");
             eprintln!(
@@ -250,15 +252,16 @@ fn ready(host: &Host) -> Result<()> {
 /// A pod that was killed counts as ready until its kubelet has looked, and is no endpoint for a while after it is back. So
 /// processes, pods and endpoints have to agree.
 fn all_ready(host: &Host) -> Result<Seen<()>> {
-    let wanted = "pods,endpointslices";
-    let asked = host.try_kubectl(&["-n", NAMESPACE, "get", wanted, "-l", "!job-name", "-o", "json"], "")?;
+    let asked = host.try_kubectl(&["-n", NAMESPACE, "get", "pods,endpointslices", "-o", "json"], "")?;
     if !asked.succeeded() {
         return Ok(Seen::Not(asked.stderr));
     }
     let list: Value = serde_json::from_str(&asked.stdout)?;
     let items = list["items"].as_array().context("a list without items")?;
-    let pods: Vec<&Value> = items.iter().filter(|item| item["kind"] == "Pod").collect();
-    let servers = pods.iter().filter(|pod| pod["metadata"]["labels"]["kubevirt.io"] == "virt-api").count();
+    let part = |item: &Value| item["metadata"]["labels"]["kubevirt.io"].as_str().unwrap_or_default().to_owned();
+    let pods: Vec<&Value> =
+        items.iter().filter(|item| item["kind"] == "Pod" && PARTS.contains(&part(item).as_str())).collect();
+    let servers = pods.iter().filter(|pod| part(pod) == "virt-api").count();
     let up = pods.iter().filter(|pod| pod["status"]["containerStatuses"][0]["ready"] == true).count();
     let of_servers = |item: &&Value| item["metadata"]["labels"]["kubernetes.io/service-name"] == "virt-api";
     let endpoints = items.iter().filter(of_servers).filter_map(|slice| slice["endpoints"].as_array()).flatten();
