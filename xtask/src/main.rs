@@ -2,7 +2,9 @@
 //! no compiler checks. Nothing here ships.
 
 mod conformance;
+mod functests;
 mod r#gen;
+mod ginkgo;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -22,6 +24,9 @@ usage: cargo xtask <task>
   conformance --suite E2E_TEST --kubeconfig FILE --results DIR [--shards N] [--only PATTERN]
       Run the conformance tests that apply to an embedded host, and say what became of each.
       scripts/conformance.sh builds the suite and starts a host for it.
+  functests --suite TESTS_TEST --kubeconfig FILE… --results DIR [--only PATTERN] [--label LABEL] [-- ARGUMENT…]
+      Run KubeVirt's functional tests that apply to an embedded host, on a host for each kubeconfig, and
+      compare with scripts/functests/expected.txt. scripts/functests.sh builds the suite and starts the hosts.
   tidy
       Check layering, file sizes, forbidden text, links and generated files.";
 
@@ -55,6 +60,7 @@ fn run() -> Result<bool> {
             r#gen::run(&root, &options)
         }
         Some("conformance") => conformance::run(&root, args),
+        Some("functests") => functests::run(&root, args),
         Some("tidy") => tidy::run(&root),
         Some("help" | "--help" | "-h") => {
             println!("{USAGE}");
