@@ -24,7 +24,8 @@ usage: cargo xtask <task>
   conformance --suite E2E_TEST --kubeconfig FILE --results DIR [--shards N] [--only PATTERN]
       Run the conformance tests that apply to an embedded host, and say what became of each.
       scripts/conformance.sh builds the suite and starts a host for it.
-  functests --suite TESTS_TEST --kubeconfig FILE… --results DIR [--only PATTERN] [--label LABEL] [-- ARGUMENT…]
+  functests --suite TESTS_TEST --kubeconfig FILE… --results DIR [--only PATTERN] [--label LABEL]
+            [--untried] [-- ARGUMENT…]
       Run KubeVirt's functional tests that apply to an embedded host, on a host for each kubeconfig, and
       compare with scripts/functests/expected.txt. scripts/functests.sh builds the suite and starts the hosts.
   tidy
