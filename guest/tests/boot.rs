@@ -64,9 +64,7 @@ fn a_guest_boots_is_configured_keeps_its_files_and_powers_off() {
     vm.wait_for("\nferrovirt-guest: user space is up\r\n");
     vm.wait_for("cloud-init data: NoCloud on /dev/vdb, instance i-1");
     vm.wait_for("packages is ignored");
-    vm.wait_for("runcmd as root on boxy");
-    vm.wait_for("ferrovirt-guest: ready");
-    vm.wait_for("boxy login:");
+    vm.wait_for_all(&["runcmd as root on boxy", "ferrovirt-guest: ready", "boxy login:"]);
     println!("login prompt after {:?}", vm.started.elapsed());
 
     vm.send("demo\n");
@@ -110,7 +108,8 @@ fn a_guest_boots_is_configured_keeps_its_files_and_powers_off() {
     data.network_config = Some(STATIC_NETWORK.into());
     data.write(&iso, DataSource::NoCloud).unwrap();
     let mut vm = Vm::start(dir.path(), &disk, Some(&iso), Bus::Virtio);
-    vm.log_in("boxy", "demo", "s3cret");
+    vm.wait_for_all(&["ferrovirt-guest: ready", "boxy login:"]);
+    vm.answer_login("demo", "s3cret");
     assert_eq!(vm.run("cat note; sudo cat /root/runs"), "kept\r\nonce\r\nonce");
     vm.monitor("system_powerdown");
     vm.wait_for("power button pressed, powering off");
@@ -130,8 +129,7 @@ fn other_disks_and_data_sources_work() {
     data.write(&iso, DataSource::ConfigDrive).unwrap();
     let mut vm = Vm::start(dir.path(), &overlay(dir.path()), Some(&iso), Bus::Scsi);
     vm.wait_for("cloud-init data: ConfigDrive on /dev/s");
-    vm.wait_for("script on drive");
-    vm.wait_for("drive login:");
+    vm.wait_for_all(&["script on drive", "drive login:"]);
     vm.monitor("system_powerdown");
     vm.wait_for_exit();
 }
@@ -141,8 +139,7 @@ fn without_data_the_console_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let mut vm = Vm::start(dir.path(), &overlay(dir.path()), None, Bus::Virtio);
     vm.wait_for("no cloud-init data disk (cidata or config-2) found");
-    vm.wait_for("ferrovirt-guest: ready");
-    vm.wait_for("localhost login:");
+    vm.wait_for_all(&["ferrovirt-guest: ready", "localhost login:"]);
 }
 
 #[test]
@@ -312,8 +309,24 @@ impl Vm {
         self.console.write_all(text.as_bytes()).unwrap();
     }
 
+    /// Waits for texts that come in any order, such as the login prompt and what the user's commands say: they run side by side.
+    fn wait_for_all(&mut self, texts: &[&str]) {
+        let begin = self.used;
+        let mut end = begin;
+        for text in texts {
+            self.used = begin;
+            self.wait_for(text);
+            end = end.max(self.used);
+        }
+        self.used = end;
+    }
+
     fn log_in(&mut self, host: &str, user: &str, password: &str) {
         self.wait_for(&format!("{host} login:"));
+        self.answer_login(user, password);
+    }
+
+    fn answer_login(&mut self, user: &str, password: &str) {
         self.send(&format!("{user}\n"));
         self.wait_for("Password:");
         self.send(&format!("{password}\n"));

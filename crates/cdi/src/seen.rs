@@ -243,12 +243,15 @@ impl Look<'_> {
     }
 }
 
+/// By claim, a pod that uses it.
+type ByClaim = HashMap<String, String>;
+
 /// Which pods use which claims of a namespace, listed once for all that wait there.
 #[derive(Default)]
-pub(crate) struct Users(tokio::sync::Mutex<HashMap<String, (Instant, Arc<HashMap<String, String>>)>>);
+pub(crate) struct Users(tokio::sync::Mutex<HashMap<String, (Instant, Arc<ByClaim>)>>);
 
 impl Users {
-    async fn of(&self, namespace: &str, pods: &Api<Pod>) -> Result<Arc<HashMap<String, String>>, Error> {
+    async fn of(&self, namespace: &str, pods: &Api<Pod>) -> Result<Arc<ByClaim>, Error> {
         let mut known = self.0.lock().await;
         known.retain(|_, (at, _)| at.elapsed() < LATER);
         if let Some((_, users)) = known.get(namespace) {
@@ -260,8 +263,7 @@ impl Users {
     }
 }
 
-/// By claim, a pod that uses it.
-async fn list_users(pods: &Api<Pod>) -> Result<HashMap<String, String>, Error> {
+async fn list_users(pods: &Api<Pod>) -> Result<ByClaim, Error> {
     let mut users = HashMap::new();
     for pod in pods.list(&ListParams::default()).await?.items {
         if matches!(phase_of(&pod), Some("Succeeded" | "Failed")) {
