@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use ferrovirt_machine::protocol::{
-    self, ClientFrame, ExecResult, GuestCall, MIN_VERSION, Request, SOCKET_NAME, ServerFrame, VERSION,
+    self, Answer, ClientFrame, GuestCall, MIN_VERSION, Outcome, Request, SOCKET_NAME, ServerFrame, VERSION,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -27,20 +27,16 @@ async fn ask(dir: &Path, call: GuestCall) -> anyhow::Result<u8> {
     let path = dir.join(SOCKET_NAME);
     let mut stream =
         UnixStream::connect(&path).await.with_context(|| format!("cannot reach the launcher at {}", path.display()))?;
-    let is_exec = matches!(call, GuestCall::Exec { .. });
     request(&mut stream, 1, Request::Hello { min_version: MIN_VERSION, max_version: VERSION }).await?;
-    let text = request(&mut stream, 2, Request::Guest { call }).await?;
-    if !is_exec {
-        return Ok(0);
-    }
-    let result: ExecResult = serde_json::from_str(&text).context("the launcher's answer is damaged")?;
+    let Answer::Exec { result } = request(&mut stream, 2, Request::Guest { call }).await? else { return Ok(0) };
     // Whoever runs the probe may show the output; that it cannot be written changes nothing.
     let _ = std::io::stdout().write_all(result.stdout.as_bytes());
     let _ = std::io::stderr().write_all(result.stderr.as_bytes());
     Ok(u8::try_from(result.exit_code).unwrap_or(1))
 }
 
-async fn request(stream: &mut UnixStream, id: u64, request: Request) -> anyhow::Result<String> {
+async fn request(stream: &mut UnixStream, id: u64, request: Request) -> anyhow::Result<Answer> {
+    let shape = request.shape();
     stream.write_all(&protocol::encode(&ClientFrame { id, request })?).await?;
     loop {
         let mut prefix = [0; 4];
@@ -49,7 +45,13 @@ async fn request(stream: &mut UnixStream, id: u64, request: Request) -> anyhow::
         stream.read_exact(&mut body).await.context("the launcher closed the connection")?;
         match protocol::decode::<ServerFrame>(&body)? {
             ServerFrame::Reply { id: answered, error: Some(error), .. } if answered == id => bail!(error.message),
-            ServerFrame::Reply { id: answered, text, .. } if answered == id => return Ok(text.unwrap_or_default()),
+            ServerFrame::Reply { id: answered, text, .. } if answered == id => {
+                return Answer::from_text(shape, text).context("the launcher's answer is damaged");
+            }
+            ServerFrame::Answer { id: answered, result } if answered == id => match result {
+                Outcome::Ok(answer) => return Ok(answer),
+                Outcome::Error(error) => bail!(error.message),
+            },
             _ => {}
         }
     }

@@ -17,9 +17,10 @@
 
 use std::time::Duration;
 
+use ferrovirt_machine::changes::{self, Change, Changes};
 use ferrovirt_machine::last_words;
 use ferrovirt_machine::protocol::{
-    ErrorCode, GuestCall, MachinePhase, MachineState, PauseReason, ProtocolError, Request, StopReason,
+    Applied, ErrorCode, GuestCall, MachinePhase, MachineState, PauseReason, ProtocolError, Request, StopReason,
 };
 use ferrovirt_machine::spec::MachineSpec;
 use tokio::time::Instant;
@@ -60,6 +61,25 @@ pub struct Lifecycle {
     stopped_early: Option<StopReason>,
     panicked: bool,
     released: bool,
+    specs: Specs,
+}
+
+/// Specs of the machine, from the one that runs to the newest.
+#[derive(Debug, Default)]
+struct Specs {
+    running: Option<Box<MachineSpec>>,
+    /// Being made true.
+    next: Option<Wanted>,
+    /// To be looked at when that is done.
+    newest: Option<Wanted>,
+}
+
+/// What somebody asked for.
+#[derive(Debug)]
+struct Wanted {
+    generation: u64,
+    spec: Box<MachineSpec>,
+    at_restart: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -103,6 +123,7 @@ impl Lifecycle {
         match (request, self.state.phase) {
             (Request::Hello { .. } | Request::Subscribe {}, _) => Verdict::Done,
             (Request::Sync { spec }, phase) => self.sync(spec, phase),
+            (Request::Apply { generation, spec }, phase) => self.apply(generation, spec, phase),
             (Request::Shutdown { grace_seconds }, _) => self.shutdown(Duration::from_secs(grace_seconds), now),
             (Request::Kill {}, Waiting) => self.stop_unstarted(),
             (Request::Kill {}, Starting) => {
@@ -264,6 +285,41 @@ impl Lifecycle {
         None
     }
 
+    /// What is to be done now for the newest spec, unless something is being done or the machine cannot be changed.
+    /// [`Lifecycle::changed_by`] hears of the end.
+    pub fn changes_due(&mut self) -> Option<Vec<Change>> {
+        if self.specs.next.is_some() || !matches!(self.state.phase, MachinePhase::Running | MachinePhase::Paused) {
+            return None;
+        }
+        let mut wanted = self.specs.newest.take()?;
+        let Changes { now, at_restart } = changes::between(self.specs.running.as_ref()?, &wanted.spec);
+        wanted.at_restart = at_restart.into_iter().map(str::to_owned).collect();
+        self.specs.next = Some(wanted);
+        if now.is_empty() {
+            self.changed_by(&[], None);
+            return None;
+        }
+        Some(now)
+    }
+
+    /// The changes that were made, and why there are not more of them.
+    pub fn changed_by(&mut self, made: &[Change], problem: Option<String>) {
+        let Some(Wanted { generation, at_restart, .. }) = self.specs.next.take() else { return };
+        if let Some(running) = &mut self.specs.running {
+            made.iter().for_each(|change| change.note(running));
+        }
+        for change in made {
+            if let (Change::Grace { seconds }, None) = (change, self.shutdown) {
+                self.grace = Some(Duration::from_secs(*seconds));
+            }
+        }
+        let applied = Some(Applied { generation, at_restart, problem: problem.map(|why| short(&why)) });
+        if self.state.applied != applied {
+            self.state.applied = applied;
+            self.changed();
+        }
+    }
+
     fn sync(&mut self, spec: Box<MachineSpec>, phase: MachinePhase) -> Verdict {
         if phase != MachinePhase::Waiting {
             if self.state.uid != spec.uid {
@@ -273,8 +329,26 @@ impl Lifecycle {
         }
         self.grace = Some(Duration::from_secs(spec.grace_seconds));
         self.state.uid.clone_from(&spec.uid);
+        self.specs.running = Some(spec.clone());
         self.phase(MachinePhase::Starting);
         Verdict::Start(spec)
+    }
+
+    fn apply(&mut self, generation: u64, spec: Box<MachineSpec>, phase: MachinePhase) -> Verdict {
+        if phase == MachinePhase::Waiting {
+            self.state.applied = Some(Applied { generation, ..Applied::default() });
+            return self.sync(spec, phase);
+        }
+        if self.state.uid != spec.uid {
+            return conflict(format!("another machine runs here: {}", self.state.uid));
+        }
+        let known = [&self.specs.next, &self.specs.newest].into_iter().flatten().map(|wanted| wanted.generation);
+        let known = known.chain(self.state.applied.as_ref().map(|applied| applied.generation)).max();
+        if known.is_some_and(|known| generation < known) {
+            return Verdict::Done;
+        }
+        self.specs.newest = Some(Wanted { generation, spec, at_restart: vec![] });
+        Verdict::Done
     }
 
     fn shutdown(&mut self, grace: Duration, now: Instant) -> Verdict {

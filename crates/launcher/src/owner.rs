@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferrovirt_machine::chain;
-use ferrovirt_machine::protocol::{ErrorCode, MachineState, ProtocolError, Request};
+use ferrovirt_machine::changes::Change;
+use ferrovirt_machine::protocol::{Answer, ErrorCode, MachineState, ProtocolError, Request};
 use ferrovirt_machine::spec::{MachineSpec, SPEC_VERSION};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -25,7 +26,7 @@ use crate::host_metrics;
 use crate::lifecycle::{Lifecycle, Verdict, later};
 use crate::prepare;
 
-pub type Answer = Result<String, ProtocolError>;
+pub type Answered = Result<Answer, ProtocolError>;
 
 /// Turns a spec into the hypervisor's language.
 pub type Translate = Arc<dyn Fn(&MachineSpec) -> String + Send + Sync>;
@@ -33,7 +34,7 @@ pub type Translate = Arc<dyn Fn(&MachineSpec) -> String + Send + Sync>;
 pub enum Message {
     Request {
         request: Request,
-        answer: oneshot::Sender<Answer>,
+        answer: oneshot::Sender<Answered>,
     },
     Connected,
     Disconnected,
@@ -72,6 +73,8 @@ pub struct Owner<B> {
 /// A deed that has finished.
 enum Done {
     Started(Result<Started, String>),
+    /// These changes, and why not the rest.
+    Changed(Vec<Change>, Option<String>),
     Answered,
 }
 
@@ -87,7 +90,7 @@ impl Handle {
         let _ = self.messages.send(message);
     }
 
-    pub async fn request(&self, request: Request) -> Answer {
+    pub async fn request(&self, request: Request) -> Answered {
         let (answer, result) = oneshot::channel();
         self.send(Message::Request { request, answer });
         result.await.unwrap_or_else(|_| Err(failed("the launcher is about to exit".into())))
@@ -126,13 +129,15 @@ impl<B: Backend> Owner<B> {
                     tracing::info!(?event, "domain");
                     self.lifecycle.event(event);
                 }
-                Some(done) = self.tasks.join_next() => {
-                    if let Ok(Done::Started(result)) = done
-                        && let Some(action) = self.lifecycle.started(result, Instant::now())
-                    {
-                        self.background(action);
+                Some(done) = self.tasks.join_next() => match done {
+                    Ok(Done::Started(result)) => {
+                        if let Some(action) = self.lifecycle.started(result, Instant::now()) {
+                            self.background(action);
+                        }
                     }
-                }
+                    Ok(Done::Changed(made, problem)) => self.lifecycle.changed_by(&made, problem),
+                    Ok(Done::Answered) | Err(_) => {}
+                },
                 () = sleep_until(wake) => {
                     if let Some(action) = self.lifecycle.tick(Instant::now()) {
                         self.background(action);
@@ -168,8 +173,8 @@ impl<B: Backend> Owner<B> {
         }
     }
 
-    fn request(&mut self, request: Request, answer: oneshot::Sender<Answer>) {
-        if let Request::Sync { spec } = &request
+    fn request(&mut self, request: Request, answer: oneshot::Sender<Answered>) {
+        if let Request::Sync { spec } | Request::Apply { spec, .. } = &request
             && let Some(error) = self.refuse(spec)
         {
             let _ = answer.send(Err(error));
@@ -179,15 +184,15 @@ impl<B: Backend> Owner<B> {
         // Whoever asked sees the state that the answer is about before the answer.
         self.publish();
         let immediate = match verdict {
-            Verdict::Done => Ok(String::new()),
+            Verdict::Done => Ok(Answer::Done {}),
             Verdict::Refused(error) => Err(error),
             Verdict::Background(action) => {
                 self.background(action);
-                Ok(String::new())
+                Ok(Answer::Done {})
             }
             Verdict::Start(spec) => {
                 self.tasks.spawn(start(self.backend.clone(), self.settings.translate.clone(), spec));
-                Ok(String::new())
+                Ok(Answer::Done {})
             }
             Verdict::Answer(action) => {
                 let backend = self.backend.clone();
@@ -235,6 +240,9 @@ impl<B: Backend> Owner<B> {
     }
 
     fn publish(&mut self) {
+        if let Some(changes) = self.lifecycle.changes_due() {
+            self.tasks.spawn(change(self.backend.clone(), changes));
+        }
         let state = self.lifecycle.state();
         self.state.send_if_modified(|published| {
             let changed = published.generation != state.generation;
@@ -262,6 +270,21 @@ impl<B: Backend> Owner<B> {
 
 async fn start<B: Backend>(backend: B, translate: Translate, spec: Box<MachineSpec>) -> Done {
     Done::Started(try_start(backend, translate, spec).await)
+}
+
+/// Makes one change after the other, up to one that fails.
+async fn change<B: Backend>(backend: B, changes: Vec<Change>) -> Done {
+    let mut made = vec![];
+    for change in changes {
+        tracing::info!(?change, "machine");
+        if let Err(error) = backend.change(change.clone()).await {
+            let problem = chain(&error);
+            tracing::warn!(error = problem, ?change, "the machine cannot be changed");
+            return Done::Changed(made, Some(problem));
+        }
+        made.push(change);
+    }
+    Done::Changed(made, None)
 }
 
 async fn try_start<B: Backend>(backend: B, translate: Translate, spec: Box<MachineSpec>) -> Result<Started, String> {

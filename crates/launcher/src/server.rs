@@ -8,14 +8,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use ferrovirt_machine::protocol::{
-    self, ClientFrame, ErrorCode, FrameError, MIN_VERSION, ProtocolError, Request, ServerFrame, VERSION,
+    self, Answer, ClientFrame, ErrorCode, FrameError, MIN_VERSION, Outcome, ProtocolError, Request, ServerFrame,
+    VERSION,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 
-use crate::owner::{Handle, Message};
+use crate::owner::{Answered, Handle, Message};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
@@ -124,13 +125,13 @@ async fn read_all(
     outgoing: &mpsc::Sender<Outgoing>,
     owner: &Handle,
 ) -> Result<(), SessionError> {
-    let mut greeted = false;
+    let mut spoken = None;
     while let Some(body) = read_frame(&mut reader).await? {
         let frame = match protocol::decode::<ClientFrame>(&body) {
             Ok(frame) => frame,
             Err(error) => {
                 let text = ferrovirt_machine::chain(&error);
-                reply(outgoing, id_of(&body), Err(refusal(ErrorCode::BadRequest, text)), None).await;
+                reply(outgoing, id_of(&body), Err(refusal(ErrorCode::BadRequest, text)), spoken).await;
                 continue;
             }
         };
@@ -138,8 +139,9 @@ async fn read_all(
         match request {
             Request::Hello { min_version, max_version } => match common_version(min_version, max_version) {
                 Some(version) => {
-                    greeted = true;
-                    reply(outgoing, id, Ok(String::new()), Some(version)).await;
+                    spoken = Some(version);
+                    let hello = ServerFrame::Reply { id, version: spoken, text: None, error: None };
+                    let _ = outgoing.send(Outgoing::Frame(hello)).await;
                 }
                 None => {
                     let text = format!("this launcher speaks versions {MIN_VERSION} to {VERSION}");
@@ -147,20 +149,20 @@ async fn read_all(
                     return Err(SessionError::Hello);
                 }
             },
-            _ if !greeted => {
+            _ if spoken.is_none() => {
                 let text = "the first request must be a hello".to_owned();
                 reply(outgoing, id, Err(refusal(ErrorCode::BadRequest, text)), None).await;
                 return Err(SessionError::Hello);
             }
             Request::Subscribe {} => {
-                reply(outgoing, id, Ok(String::new()), None).await;
+                reply(outgoing, id, Ok(Answer::Done {}), spoken).await;
                 let _ = outgoing.send(Outgoing::Subscribe).await;
             }
             request => {
                 let (outgoing, owner) = (outgoing.clone(), owner.clone());
                 tokio::spawn(async move {
                     let answer = owner.request(request).await;
-                    reply(&outgoing, id, answer, None).await;
+                    reply(&outgoing, id, answer, spoken).await;
                 });
             }
         }
@@ -215,6 +217,10 @@ fn less(frame: ServerFrame, error: &FrameError) -> ServerFrame {
             let error = Some(refusal(ErrorCode::Failed, format!("the answer is too long: {error}")));
             ServerFrame::Reply { id, version, text: None, error }
         }
+        ServerFrame::Answer { id, .. } => {
+            let error = refusal(ErrorCode::Failed, format!("the answer is too long: {error}"));
+            ServerFrame::Answer { id, result: Outcome::Error(error) }
+        }
     }
 }
 
@@ -235,17 +241,25 @@ async fn read_frame(reader: &mut OwnedReadHalf) -> Result<Option<Vec<u8>>, Sessi
     Ok(Some(body))
 }
 
-async fn reply(
-    outgoing: &mpsc::Sender<Outgoing>,
-    id: u64,
-    answer: Result<String, ProtocolError>,
-    version: Option<u32>,
-) {
-    let (text, error) = match answer {
-        Ok(text) => ((!text.is_empty()).then_some(text), None),
-        Err(error) => (None, Some(error)),
+/// Answers in the version that was agreed on; before that in the first.
+async fn reply(outgoing: &mpsc::Sender<Outgoing>, id: u64, answer: Answered, spoken: Option<u32>) {
+    let frame = match (answer, spoken) {
+        (Ok(answer), Some(2..)) => ServerFrame::Answer { id, result: Outcome::Ok(answer) },
+        (Err(error), Some(2..)) => ServerFrame::Answer { id, result: Outcome::Error(error) },
+        (answer, _) => {
+            let text = answer.and_then(|answer| {
+                answer
+                    .into_text()
+                    .map_err(|error| refusal(ErrorCode::Failed, format!("cannot say the answer: {error}")))
+            });
+            let (text, error) = match text {
+                Ok(text) => (text.filter(|text| !text.is_empty()), None),
+                Err(error) => (None, Some(error)),
+            };
+            ServerFrame::Reply { id, version: None, text, error }
+        }
     };
-    let _ = outgoing.send(Outgoing::Frame(ServerFrame::Reply { id, version, text, error })).await;
+    let _ = outgoing.send(Outgoing::Frame(frame)).await;
 }
 
 fn common_version(min: u32, max: u32) -> Option<u32> {

@@ -13,7 +13,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ferrovirt_machine::node_facts::{FACTS_FILE, LAST_WORDS, NodeFacts};
-use ferrovirt_machine::protocol::{ErrorCode, MachinePhase, PauseReason, SOCKET_NAME, ServerFrame, StopReason};
+use ferrovirt_machine::protocol::{
+    Answer, Applied, ErrorCode, MachinePhase, Outcome, PauseReason, SOCKET_NAME, ServerFrame, StopReason,
+};
 use serde_json::{Value, json};
 use support::{Client, PATIENCE};
 
@@ -231,7 +233,7 @@ async fn a_machine_lives_and_survives_its_daemon() {
     let qemu = launcher.find("qemu-system");
     assert_eq!(uid_of(qemu), "107");
 
-    let xml = client.ask_ok(json!({"type": "domainXml"})).await.unwrap();
+    let xml = xml(&mut client).await;
     assert!(xml.contains("root.qcow2") && xml.contains("virt-serial0"), "{xml}");
 
     client.ask_ok(json!({"type": "pause"})).await;
@@ -251,6 +253,51 @@ async fn a_machine_lives_and_survives_its_daemon() {
     client.ask_ok(json!({"type": "shutdown", "graceSeconds": 1})).await;
     let state = client.state(|state| state.phase == MachinePhase::Stopped).await;
     assert_eq!(state.stop_reason, Some(StopReason::Destroyed), "{state:?}");
+    client.ask_ok(json!({"type": "release"})).await;
+    assert_eq!(launcher.exit_code().await, 0);
+}
+
+async fn xml(client: &mut Client) -> String {
+    match client.ask_ok(json!({"type": "domainXml"})).await {
+        Answer::DomainXml { xml } => xml,
+        answer => panic!("{answer:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_machine_that_runs_becomes_what_a_newer_spec_says() {
+    if !possible() {
+        return;
+    }
+    let launcher = Launcher::start();
+    let mut client = launcher.subscribed().await;
+    let mut spec = launcher.spec(&HALT);
+    spec["devices"]["interfaces"] =
+        json!([{ "name": "default", "model": "virtio", "attachment": { "type": "tap", "device": "tap0" } }]);
+    client.ask_ok(json!({"type": "apply", "generation": 1, "spec": spec})).await;
+    client.state(|state| state.phase == MachinePhase::Running).await;
+    assert!(!xml(&mut client).await.contains("<link state='down'/>"));
+    let qemu = launcher.find("qemu-system");
+
+    for (generation, down) in [(2, true), (3, false)] {
+        spec["devices"]["interfaces"][0]["linkDown"] = down.into();
+        spec["memory"]["bytes"] = (128 << 20).into();
+        client.ask_ok(json!({"type": "apply", "generation": generation, "spec": spec})).await;
+        let is_new = |applied: &Applied| applied.generation == generation;
+        let state = client.state(|state| state.applied.as_ref().is_some_and(is_new)).await;
+        let applied = state.applied.unwrap();
+        assert_eq!((applied.problem, applied.at_restart), (None, vec!["memory".to_owned()]));
+        assert_eq!(xml(&mut client).await.contains("<link state='down'/>"), down);
+    }
+    // What cannot be done is told, and the machine goes on.
+    spec["devices"]["interfaces"][0]["linkDown"] = true.into();
+    spec["uid"] = "another".into();
+    let reply = client.ask(json!({"type": "apply", "generation": 4, "spec": spec})).await;
+    let ServerFrame::Answer { result: Outcome::Error(error), .. } = reply else { panic!("{reply:?}") };
+    assert_eq!(error.code, ErrorCode::Conflict);
+    assert_eq!(launcher.find("qemu-system"), qemu);
+    client.ask_ok(json!({"type": "kill"})).await;
+    client.state(|state| state.phase == MachinePhase::Stopped).await;
     client.ask_ok(json!({"type": "release"})).await;
     assert_eq!(launcher.exit_code().await, 0);
 }
@@ -494,15 +541,16 @@ async fn a_machine_shows_its_screen_and_its_counters_and_has_no_agent() {
     client.ask_ok(json!({"type": "sync", "spec": spec})).await;
     client.state(|state| state.phase == MachinePhase::Running).await;
 
-    let counters = client.ask_ok(json!({"type": "guest", "call": "stats"})).await.unwrap();
-    let counters: Value = serde_json::from_str(&counters).unwrap();
-    assert!(counters["cpu.time"].as_u64() > Some(0) && counters["block.0.name"] == "vda", "{counters}");
-    let picture = client.ask_ok(json!({"type": "guest", "call": "screenshot"})).await.unwrap();
+    let stats = client.ask_ok(json!({"type": "guest", "call": "stats"})).await;
+    let Answer::Stats { counters } = stats else { panic!("{stats:?}") };
+    assert!(counters["cpu.time"].as_u64() > Some(0) && counters["block.0.name"] == "vda", "{counters:?}");
+    let screenshot = client.ask_ok(json!({"type": "guest", "call": "screenshot"})).await;
+    let Answer::Screenshot { png } = screenshot else { panic!("{screenshot:?}") };
     // A PNG's first bytes in base64.
-    assert!(picture.starts_with("iVBORw0KGgo"), "{}", &picture[..40]);
+    assert!(png.starts_with("iVBORw0KGgo"), "{}", &png[..40]);
     for call in ["ping", "report", "unfreeze"] {
         let reply = client.ask(json!({"type": "guest", "call": call})).await;
-        let ServerFrame::Reply { error: Some(error), .. } = reply else { panic!("{call}: {reply:?}") };
+        let ServerFrame::Answer { result: Outcome::Error(error), .. } = reply else { panic!("{call}: {reply:?}") };
         assert_eq!(error.code, ErrorCode::NoAgent, "{call}: {error}");
     }
     client.ask_ok(json!({"type": "kill"})).await;

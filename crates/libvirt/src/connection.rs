@@ -183,6 +183,52 @@ where
     tokio::task::spawn_blocking(call).await.unwrap_or(Err(Error::Cancelled))
 }
 
+/// The same for a call whose end a guest decides about: on a thread of its own, so that it takes none of the few from others.
+pub(crate) async fn apart<T, F>(call: F) -> Result<T>
+where
+    T: Send + 'static,
+    F: FnOnce() -> Result<T> + Send + 'static,
+{
+    const STACK: usize = 256 << 10;
+    /// More than these wait for each other.
+    static ROOM: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(16);
+    let Ok(_place) = ROOM.acquire().await else { return Err(Error::Cancelled) };
+    let (done, end) = tokio::sync::oneshot::channel();
+    let thread = std::thread::Builder::new().name("guest-call".into()).stack_size(STACK);
+    // Nobody hears it any more if whoever asked gave up.
+    let started = thread.spawn(move || drop(done.send(call())));
+    match started {
+        Ok(_) => end.await.unwrap_or(Err(Error::Cancelled)),
+        Err(_) => Err(Error::Cancelled),
+    }
+}
+
 pub(crate) fn c_string(text: &str) -> Result<CString> {
     CString::new(text).map_err(|_| Error::Nul)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn guests_that_do_not_answer_take_no_thread_from_others() {
+        let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
+        runtime.block_on(async {
+            let (silent, calls): (Vec<_>, Vec<_>) = (0..8)
+                .map(|_| {
+                    let (answer, heard) = mpsc::channel::<u32>();
+                    (answer, tokio::spawn(apart(move || heard.recv().map_err(|_| Error::Cancelled))))
+                })
+                .unzip();
+            assert_eq!(blocking(|| Ok(1)).await.unwrap(), 1, "others go on");
+            silent.iter().for_each(|answer| answer.send(7).unwrap());
+            for call in calls {
+                assert_eq!(call.await.unwrap().unwrap(), 7);
+            }
+        });
+    }
 }

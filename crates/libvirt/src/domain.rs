@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::connection::{Handle, blocking};
+use crate::connection::{Handle, blocking, c_string};
 use crate::error::{ErrorCode, Result, last_error, owned_text, text};
 use crate::{event, ffi};
 
@@ -154,6 +154,13 @@ impl Domain {
             unsafe { owned_text(ffi::virDomainGetXMLDesc(inner.raw.as_ptr(), 0)) }.ok_or_else(last_error)
         })
         .await
+    }
+
+    /// Makes a device of the running domain, told by its alias, what the XML says.
+    pub async fn update_device(&self, xml: &str) -> Result<()> {
+        let xml = c_string(xml)?;
+        // SAFETY: live domain, NUL-terminated text.
+        self.call(move |dom| unsafe { ffi::virDomainUpdateDeviceFlags(dom, xml.as_ptr(), ffi::AFFECT_LIVE) }).await
     }
 
     /// Forgets the domain. Its NVRAM file stays: it belongs to whoever made it.

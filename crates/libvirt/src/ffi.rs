@@ -86,6 +86,7 @@ pub struct VirError {
 pub const UUID_STRING_LENGTH: usize = 37;
 
 pub const START_PAUSED: c_uint = 1;
+pub const AFFECT_LIVE: c_uint = 1;
 pub const SHUTDOWN_ACPI: c_uint = 1;
 pub const SHUTDOWN_AGENT: c_uint = 2;
 pub const UNDEFINE_MANAGED_SAVE: c_uint = 1;
@@ -189,6 +190,7 @@ unsafe extern "C" {
     pub fn virDomainGetInfo(dom: *mut VirDomain, info: *mut VirDomainInfo) -> c_int;
     pub fn virDomainGetXMLDesc(dom: *mut VirDomain, flags: c_uint) -> *mut c_char;
     pub fn virDomainUndefineFlags(dom: *mut VirDomain, flags: c_uint) -> c_int;
+    pub fn virDomainUpdateDeviceFlags(dom: *mut VirDomain, xml: *const c_char, flags: c_uint) -> c_int;
     pub fn virDomainScreenshot(
         dom: *mut VirDomain,
         stream: *mut VirStream,

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::ptr::{self, NonNull};
 use std::time::Duration;
 
-use crate::connection::{blocking, c_string};
+use crate::connection::{apart, blocking, c_string};
 use crate::domain::{Domain, Inner};
 use crate::error::{ErrorCode, Result, last_error, owned_text, text};
 use crate::ffi;
@@ -36,7 +36,7 @@ impl Domain {
         let inner = self.inner.clone();
         let command = c_string(command)?;
         let seconds = c_int::try_from(timeout.as_secs().max(1)).unwrap_or(c_int::MAX);
-        blocking(move || {
+        apart(move || {
             // SAFETY: live domain, NUL-terminated text; the returned string is ours to free.
             let answer =
                 unsafe { owned_text(ffi::virDomainQemuAgentCommand(inner.raw.as_ptr(), command.as_ptr(), seconds, 0)) };

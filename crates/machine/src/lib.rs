@@ -2,6 +2,7 @@
 //!
 //! Pure: no I/O, no clock, no randomness, no Kubernetes client. See docs/ARCHITECTURE.md.
 
+pub mod changes;
 pub mod convert;
 pub mod defaults;
 pub mod features;

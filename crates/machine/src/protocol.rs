@@ -9,6 +9,9 @@
 //! Requests are idempotent: repeating one with the same content has no further effect. Unknown fields are ignored, so a
 //! newer peer may say more. Nothing here may name Kubernetes, and nothing here does I/O.
 //!
+//! Since version 2 a machine that runs can be told to be another one ([`Request::Apply`]), and replies have a type
+//! ([`Answer`]). The answer to a hello has the form of version 1 in both, for nobody knows yet what the other speaks.
+//!
 //! ```text
 //!            Sync            domain up             Shutdown / guest powers off
 //!  Waiting ---------> Starting ---------> Running ------------------------> Stopped
@@ -18,6 +21,7 @@
 //!                        +--- error ------------------------------------------+
 //! ```
 
+mod answer;
 mod guest;
 
 use std::collections::BTreeMap;
@@ -26,13 +30,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::MachineSpec;
 
+pub use answer::{Answer, Outcome, Shape};
 pub use guest::{
     AgentCommand, ExecResult, GuestCall, GuestDisk, GuestFacts, GuestFilesystem, GuestInterface, GuestOs, GuestReport,
     GuestUser, Secret,
 };
 
 /// The newest protocol version this build speaks.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The oldest protocol version this build speaks.
 pub const MIN_VERSION: u32 = 1;
 /// The largest frame that is accepted, in bytes.
@@ -54,8 +59,14 @@ pub enum Request {
         min_version: u32,
         max_version: u32,
     },
-    /// Run this machine. Refused with `conflict` if a different machine uid was synced before.
+    /// Run this machine. Refused with `conflict` if a different machine uid was synced before. Once it runs, nothing changes it.
     Sync {
+        spec: Box<MachineSpec>,
+    },
+    /// Run this machine; if it runs already, make it what the spec says, as far as that goes without a restart. What became of
+    /// it is told by [`MachineState::applied`]. An older generation than one that was seen means nothing. Since version 2.
+    Apply {
+        generation: u64,
         spec: Box<MachineSpec>,
     },
     Subscribe {},
@@ -87,6 +98,12 @@ pub enum Request {
 #[allow(clippy::large_enum_variant)]
 #[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum ServerFrame {
+    /// Since version 2.
+    Answer {
+        id: u64,
+        result: Outcome,
+    },
+    /// In version 1, and to a hello.
     Reply {
         id: u64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -164,9 +181,26 @@ pub struct MachineState {
     /// Shared file systems whose daemon ended under the running machine, with the reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub lost_filesystems: BTreeMap<String, String>,
+    /// What became of the newest [`Request::Apply`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applied: Option<Applied>,
     /// The end began with a signal to the launcher, not with a request.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub terminated: bool,
+}
+
+/// How far a running machine is what its newest spec says.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Applied {
+    /// Of the newest spec that was looked at to its end.
+    pub generation: u64,
+    /// Parts of the spec that a restart of the machine would change, by their names in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub at_restart: Vec<String>,
+    /// Why the machine is not what it could be without a restart. Applying the spec again tries again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 fn is_zero(number: &u32) -> bool {

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use ferrovirt_api::{chain, v1::VirtualMachineInstance};
 use ferrovirt_machine::{
     node_call::NodeCall,
-    protocol::{ErrorCode, GuestReport, ProtocolError},
+    protocol::{Answer, ErrorCode, ProtocolError},
 };
 
 use crate::{Context, guest, launcher::LauncherError, pods};
@@ -25,7 +25,7 @@ pub(crate) async fn call(
             }
         };
         return match launcher.request(call.request()).await {
-            Ok(text) => shape(call, text.unwrap_or_default()),
+            Ok(answer) => shape(call, answer),
             Err(LauncherError::Refused(error)) => Err(error),
             Err(error) => Err(refusal(ErrorCode::Failed, &chain(&error))),
         };
@@ -34,26 +34,28 @@ pub(crate) async fn call(
 }
 
 /// From the launcher's answer to the caller's.
-fn shape(call: &NodeCall, text: String) -> Result<Bytes, ProtocolError> {
-    let report = || {
-        let mut report = serde_json::from_str::<GuestReport>(&text)?;
-        guest::bound_report(&mut report);
-        Ok::<_, serde_json::Error>(report)
-    };
-    let bytes = match call {
-        NodeCall::GuestInfo {} => report().and_then(|report| serde_json::to_vec(&guest::agent_info(&report))),
-        NodeCall::Users {} => report().and_then(|report| serde_json::to_vec(&guest::user_list(&report))),
-        NodeCall::Filesystems {} => report().and_then(|report| serde_json::to_vec(&guest::filesystem_list(&report))),
-        NodeCall::Screenshot {} => {
-            return match STANDARD.decode(&text) {
+fn shape(call: &NodeCall, answer: Answer) -> Result<Bytes, ProtocolError> {
+    let bytes = match answer {
+        Answer::Done {} => return Ok(Bytes::new()),
+        Answer::DomainXml { xml } => return Ok(xml.into()),
+        Answer::Screenshot { png } => {
+            return match STANDARD.decode(&png) {
                 Ok(png) => Ok(png.into()),
                 Err(error) => Err(refusal(ErrorCode::Failed, &format!("the launcher's picture is damaged: {error}"))),
             };
         }
-        _ => return Ok(text.into()),
+        Answer::Report { mut report } => {
+            guest::bound_report(&mut report);
+            match call {
+                NodeCall::Users {} => serde_json::to_vec(&guest::user_list(&report)),
+                NodeCall::Filesystems {} => serde_json::to_vec(&guest::filesystem_list(&report)),
+                _ => serde_json::to_vec(&guest::agent_info(&report)),
+            }
+        }
+        Answer::Exec { result } => serde_json::to_vec(&result),
+        Answer::Stats { counters } => serde_json::to_vec(&counters),
     };
-    let damaged = |error| refusal(ErrorCode::Failed, &format!("the launcher's answer is damaged: {error}"));
-    bytes.map(Bytes::from).map_err(damaged)
+    bytes.map(Bytes::from).map_err(|error| refusal(ErrorCode::Failed, &format!("the answer cannot be said: {error}")))
 }
 
 fn refusal(code: ErrorCode, message: &str) -> ProtocolError {

@@ -43,6 +43,11 @@ pub(crate) fn bound_state(state: &mut MachineState) {
             })
             .collect();
     }
+    if let Some(applied) = &mut state.applied {
+        applied.at_restart.truncate(INTERFACES);
+        applied.at_restart.iter_mut().for_each(|part| cut(part, TEXT));
+        applied.problem.iter_mut().for_each(|problem| cut(problem, MESSAGE));
+    }
     if let Some(facts) = &mut state.guest {
         bound_facts(facts);
     }
@@ -241,6 +246,8 @@ mod tests {
             "generation": 1, "phase": "running", "uid": long, "message": long, "virtType": long, "guest": facts,
         }))
         .unwrap();
+        let applied = json!({ "generation": 1, "atRestart": vec![long.clone(); 1000], "problem": long });
+        state.applied = Some(serde_json::from_value(applied).unwrap());
         state.lost_filesystems = (0..1000).map(|number| (format!("{number}{long}"), long.clone())).collect();
         bound_state(&mut state);
         assert!(serde_json::to_vec(&state).unwrap().len() < 256 << 10);

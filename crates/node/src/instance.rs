@@ -222,6 +222,7 @@ async fn attached(
             Err(other) => return Err(other),
         }
     }
+    let mut handed_over = generation(&vmi);
     drop(vmi);
 
     let mut asked_to_stop = false;
@@ -250,6 +251,26 @@ async fn attached(
         }
         if lost_its_pod(context, &vmi).await? {
             return Ok(Some(end_without_pod(launcher, &vmi).await));
+        }
+        let settled = deleting || drained || is_final(&vmi);
+        if let Some(ready) = &mut prepared
+            && !settled
+            && generation(&vmi) > handed_over
+            && launcher.can_change()
+        {
+            handed_over = generation(&vmi);
+            match Box::pin(prepare(context, launcher, &vmi)).await {
+                // What the machine was given is what it started with.
+                Ok(Ready { networks, emulation, claimed, .. }) => {
+                    (ready.networks, ready.emulation, ready.claimed) = (networks, emulation, claimed);
+                }
+                // The machine goes on as it is.
+                Err(Failure::Refused(errors)) => {
+                    let why = format!("the change does not reach the guest: {}", refused(&errors).message);
+                    Box::pin(context.events.failed(&vmi, &why)).await;
+                }
+                Err(other) => return Err(other),
+            }
         }
         if (deleting || drained) && !asked_to_stop {
             let grace = vmi.spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
@@ -438,7 +459,7 @@ async fn hand_over(
     spec: MachineSpec,
     ready: Ready,
 ) -> Result<Ready, Failure> {
-    launcher.sync(spec).await?;
+    launcher.apply(generation(vmi), spec).await?;
     if vmi.status.phase != phase::RUNNING {
         context.events.created(vmi).await;
     }
@@ -468,7 +489,8 @@ async fn mirror(
     if vmi.status.phase != phase::RUNNING {
         context.events.started(vmi).await;
     }
-    for trouble in [status::daemon_trouble(state), status::filesystem_trouble(state)].into_iter().flatten() {
+    let troubles = [status::daemon_trouble(state), status::filesystem_trouble(state), status::change_trouble(state)];
+    for trouble in troubles.into_iter().flatten() {
         context.events.failed(vmi, &trouble).await;
     }
     Ok(())
@@ -523,6 +545,10 @@ async fn update(
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+fn generation(vmi: &VirtualMachineInstance) -> u64 {
+    vmi.metadata.generation.and_then(|generation| u64::try_from(generation).ok()).unwrap_or(0)
 }
 
 pub(crate) fn is_final(vmi: &VirtualMachineInstance) -> bool {

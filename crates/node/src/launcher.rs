@@ -18,7 +18,9 @@ use std::{
 
 use ferrovirt_beneath::{Dir, proc_path};
 use ferrovirt_machine::{
-    protocol::{self, ClientFrame, FrameError, MachineState, ProtocolError, Request, ServerFrame},
+    protocol::{
+        self, Answer, ClientFrame, FrameError, MachineState, Outcome, ProtocolError, Request, ServerFrame, Shape,
+    },
     spec::MachineSpec,
 };
 use tokio::{
@@ -58,6 +60,10 @@ pub enum LauncherError {
     Refused(#[source] ProtocolError),
     #[error("cannot encode a request")]
     Frame(#[from] FrameError),
+    #[error("the launcher's answer is damaged")]
+    Damaged(#[from] serde_json::Error),
+    #[error("the launcher answered something else than what it was asked")]
+    Astray,
 }
 
 /// A connection to a launcher. Dropping it leaves the machine alone.
@@ -66,6 +72,8 @@ pub struct Launcher {
     requests: mpsc::Sender<Box<Call>>,
     state: watch::Receiver<MachineState>,
     proof: Proof,
+    /// The version that both speak.
+    version: u32,
 }
 
 /// What proves a launcher's end.
@@ -81,10 +89,18 @@ struct Call {
 }
 
 struct Reply {
-    text: Option<String>,
+    answer: Answer,
+    /// In the answer to a hello.
+    version: Option<u32>,
 }
 
-type Pending = Arc<Mutex<HashMap<u64, oneshot::Sender<Result<Reply, LauncherError>>>>>;
+/// Somebody who waits, and for which kind of answer: the first version of the protocol does not say it.
+struct Waiting {
+    shape: Shape,
+    reply: oneshot::Sender<Result<Reply, LauncherError>>,
+}
+
+type Pending = Arc<Mutex<HashMap<u64, Waiting>>>;
 
 impl Launcher {
     /// Connects to the socket in a pod's `sockets` volume, makes sure of who answers there, says hello and subscribes to the
@@ -117,9 +133,10 @@ impl Launcher {
         tokio::spawn(write_requests(writer, queue, pending.clone()));
         tokio::spawn(read_frames(reader, state_sender, pending));
 
-        let mut launcher = Self { requests, state, proof };
+        let mut launcher = Self { requests, state, proof, version: protocol::MIN_VERSION };
         let hello = Request::Hello { min_version: protocol::MIN_VERSION, max_version: protocol::VERSION };
-        launcher.call(hello, GREETING).await?;
+        let spoken = launcher.call(hello, GREETING).await?.version.unwrap_or(protocol::MIN_VERSION);
+        launcher.version = spoken.clamp(protocol::MIN_VERSION, protocol::VERSION);
         launcher.state.mark_unchanged();
         launcher.call(Request::Subscribe {}, GREETING).await?;
         Ok(launcher)
@@ -138,12 +155,25 @@ impl Launcher {
         self.state.clone()
     }
 
-    pub async fn sync(&self, spec: MachineSpec) -> Result<(), LauncherError> {
-        self.call(Request::Sync { spec: Box::new(spec) }, ANSWER).await.map(drop)
+    /// Has the launcher run this machine, or change the one that runs into it. One that speaks the first version only starts it.
+    pub async fn apply(&self, generation: u64, spec: MachineSpec) -> Result<(), LauncherError> {
+        let spec = Box::new(spec);
+        let request = match self.can_change() {
+            true => Request::Apply { generation, spec },
+            false => Request::Sync { spec },
+        };
+        self.call(request, ANSWER).await.map(drop)
     }
 
-    pub async fn request(&self, request: Request) -> Result<Option<String>, LauncherError> {
-        self.call(request, ANSWER).await.map(|reply| reply.text)
+    /// Whether a machine that runs there can become another one.
+    pub fn can_change(&self) -> bool {
+        self.version >= 2
+    }
+
+    pub async fn request(&self, request: Request) -> Result<Answer, LauncherError> {
+        let shape = request.shape();
+        let answer = self.call(request, ANSWER).await?.answer;
+        if answer.shape() == shape { Ok(answer) } else { Err(LauncherError::Astray) }
     }
 
     /// Waits until the launcher and with it every process of the VM has ended.
@@ -206,6 +236,7 @@ async fn write_requests(mut writer: impl AsyncWrite + Unpin, mut queue: mpsc::Re
     let mut next_id = 1u64;
     while let Some(call) = queue.recv().await {
         let Call { request, reply } = *call;
+        let shape = request.shape();
         let id = next_id;
         next_id += 1;
         let bytes = match protocol::encode(&ClientFrame { id, request }) {
@@ -217,8 +248,8 @@ async fn write_requests(mut writer: impl AsyncWrite + Unpin, mut queue: mpsc::Re
         };
         if let Ok(mut pending) = pending.lock() {
             // Those who do not wait any more would pile up with a launcher that never answers.
-            pending.retain(|_, waiting| !waiting.is_closed());
-            pending.insert(id, reply);
+            pending.retain(|_, waiting| !waiting.reply.is_closed());
+            pending.insert(id, Waiting { shape, reply });
         }
         if writer.write_all(&bytes).await.is_err() {
             break;
@@ -245,12 +276,23 @@ async fn read_frames(mut reader: impl AsyncRead + Unpin, state: watch::Sender<Ma
                     tokio::time::sleep_until(until).await;
                 }
             }
-            ServerFrame::Reply { id, text, error, .. } => {
+            ServerFrame::Reply { id, version, text, error } => {
+                let waiting = pending.lock().ok().and_then(|mut pending| pending.remove(&id));
+                if let Some(Waiting { shape, reply }) = waiting {
+                    let _ = reply.send(match error {
+                        Some(error) => Err(LauncherError::Refused(error)),
+                        None => Answer::from_text(shape, text)
+                            .map(|answer| Reply { answer, version })
+                            .map_err(LauncherError::Damaged),
+                    });
+                }
+            }
+            ServerFrame::Answer { id, result } => {
                 let waiting = pending.lock().ok().and_then(|mut pending| pending.remove(&id));
                 if let Some(waiting) = waiting {
-                    let _ = waiting.send(match error {
-                        Some(error) => Err(LauncherError::Refused(error)),
-                        None => Ok(Reply { text }),
+                    let _ = waiting.reply.send(match result {
+                        Outcome::Ok(answer) => Ok(Reply { answer, version: None }),
+                        Outcome::Error(error) => Err(LauncherError::Refused(error)),
                     });
                 }
             }
@@ -337,6 +379,60 @@ mod tests {
         for _ in 0..200 {
             assert!(matches!(launcher.call(Request::Pause {}, time).await, Err(LauncherError::Silent(_))));
         }
+    }
+
+    /// Reads one request and says what the launcher answers, in its version.
+    async fn hear(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), reply: impl Fn(u64) -> ServerFrame) -> Request {
+        let length = stream.read_u32().await.unwrap();
+        let mut body = vec![0; length as usize];
+        stream.read_exact(&mut body).await.unwrap();
+        let asked: ClientFrame = protocol::decode(&body).unwrap();
+        stream.write_all(&protocol::encode(&reply(asked.id)).unwrap()).await.unwrap();
+        asked.request
+    }
+
+    #[tokio::test]
+    async fn a_launcher_of_an_earlier_version_is_driven_in_its_words() {
+        let (ours, mut theirs) = tokio::io::duplex(64 << 10);
+        let (_ended, told) = watch::channel(false);
+        let text = |id, text: &str| ServerFrame::Reply { id, version: None, text: Some(text.into()), error: None };
+        let heard = tokio::spawn(async move {
+            answer(&mut theirs).await;
+            answer(&mut theirs).await;
+            let first = hear(&mut theirs, |id| text(id, "")).await;
+            let second = hear(&mut theirs, |id| text(id, "<domain/>")).await;
+            let third = hear(&mut theirs, |id| text(id, "no JSON")).await;
+            (first, second, third)
+        });
+        let launcher = Launcher::inside(ours, told).await.unwrap();
+        assert!(!launcher.can_change());
+        launcher.apply(7, MachineSpec::default()).await.unwrap();
+        let xml = launcher.request(Request::DomainXml {}).await.unwrap();
+        assert_eq!(xml, Answer::DomainXml { xml: "<domain/>".into() });
+        let stats = Request::Guest { call: protocol::GuestCall::Stats {} };
+        assert!(matches!(launcher.request(stats).await, Err(LauncherError::Damaged(_))));
+        let (first, second, _) = heard.await.unwrap();
+        assert!(matches!(first, Request::Sync { .. }), "{first:?}");
+        assert!(matches!(second, Request::DomainXml {}), "{second:?}");
+    }
+
+    #[tokio::test]
+    async fn an_answer_to_something_else_is_no_answer() {
+        let (ours, mut theirs) = tokio::io::duplex(64 << 10);
+        let (_ended, told) = watch::channel(false);
+        let done = |id| ServerFrame::Answer { id, result: Outcome::Ok(Answer::Done {}) };
+        let heard = tokio::spawn(async move {
+            let hello = |id| ServerFrame::Reply { id, version: Some(2), text: None, error: None };
+            hear(&mut theirs, hello).await;
+            hear(&mut theirs, done).await;
+            let first = hear(&mut theirs, done).await;
+            hear(&mut theirs, done).await;
+            first
+        });
+        let launcher = Launcher::inside(ours, told).await.unwrap();
+        launcher.apply(7, MachineSpec::default()).await.unwrap();
+        assert!(matches!(launcher.request(Request::DomainXml {}).await, Err(LauncherError::Astray)));
+        assert!(matches!(heard.await.unwrap(), Request::Apply { generation: 7, .. }));
     }
 
     #[tokio::test]

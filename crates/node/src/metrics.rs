@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ferrovirt_api::{Folded, v1::VirtualMachineInstance};
-use ferrovirt_machine::protocol::{GuestCall, Request};
+use ferrovirt_machine::protocol::{Answer, GuestCall, Request};
 use ferrovirt_metrics::Family;
 use futures::{StreamExt, stream};
 use kube::ResourceExt;
@@ -15,7 +15,7 @@ use crate::{Context, pods};
 const AT_ONCE: usize = 16;
 const ANSWER: Duration = Duration::from_secs(5);
 /// The counters of the largest machine are much shorter, and its devices fewer.
-const MOST_TEXT: usize = 1 << 20;
+const MOST_COUNTERS: usize = 1 << 16;
 const MOST_DEVICES: u64 = 4096;
 
 /// A metric, and where it comes from.
@@ -110,8 +110,10 @@ async fn counters(
     for pod in pods::here(context, &vmi) {
         let asked = async {
             let launcher = context.ground.connect(&pod, pods::user(&vmi)).await.ok()?;
-            let text = launcher.request(Request::Guest { call: GuestCall::Stats {} }).await.ok()??;
-            serde_json::from_str(&text).ok().filter(|_| text.len() <= MOST_TEXT)
+            match launcher.request(Request::Guest { call: GuestCall::Stats {} }).await {
+                Ok(Answer::Stats { counters }) => Some(counters).filter(|counters| counters.len() <= MOST_COUNTERS),
+                _ => None,
+            }
         };
         found.extend(tokio::time::timeout(ANSWER, asked).await.ok().flatten());
     }

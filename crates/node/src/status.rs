@@ -99,6 +99,12 @@ pub(crate) fn filesystem_trouble(state: &MachineState) -> Option<String> {
     })
 }
 
+/// What to say about a change that the running machine did not take.
+pub(crate) fn change_trouble(state: &MachineState) -> Option<String> {
+    let problem = state.applied.as_ref()?.problem.as_ref()?;
+    Some(format!("the change did not reach the guest: {problem}. It is made when the VM starts again"))
+}
+
 pub(crate) fn mirror(
     status: &mut VirtualMachineInstanceStatus,
     vmi: &VirtualMachineInstance,

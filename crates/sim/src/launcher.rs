@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ferrovirt_machine::protocol::{
-    self, ClientFrame, ErrorCode, MachinePhase, MachineState, PauseReason, ProtocolError, Request, ServerFrame,
-    StopReason,
+    self, Answer, Applied, ClientFrame, ErrorCode, MachinePhase, MachineState, Outcome, PauseReason, ProtocolError,
+    Request, ServerFrame, StopReason,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, DuplexStream},
@@ -157,13 +157,14 @@ impl SimLauncher {
         self.0.ledger.close(&self.0.disk, &self.0.pod);
     }
 
-    fn handle(&self, request: Request) -> Result<Option<String>, ProtocolError> {
+    fn handle(&self, request: Request) -> Result<(), ProtocolError> {
         let turn = self.0.turn.lock().unwrap_or_else(PoisonError::into_inner);
         if self.has_ended() {
             return Err(refusal(ErrorCode::Failed, "the launcher has ended"));
         }
         match request {
-            Request::Sync { spec } => {
+            Request::Sync { .. } => return Err(refusal(ErrorCode::BadRequest, "nobody says this any more")),
+            Request::Apply { generation, spec } => {
                 let known = self.0.state.borrow().uid.clone();
                 if !known.is_empty() && known != spec.uid {
                     return Err(refusal(ErrorCode::Conflict, "another machine runs here"));
@@ -171,6 +172,7 @@ impl SimLauncher {
                 if known.is_empty() {
                     self.start(&spec.uid, spec.start_paused);
                 }
+                self.change(|state| state.applied = Some(Applied { generation, ..Default::default() }));
             }
             Request::Shutdown { grace_seconds } => {
                 if self.phase() == MachinePhase::Waiting || !self.0.behaviour.stubborn {
@@ -204,7 +206,7 @@ impl SimLauncher {
             }
             _ => {}
         }
-        Ok(None)
+        Ok(())
     }
 
     fn start(&self, uid: &str, paused: bool) {
@@ -253,16 +255,19 @@ async fn serve(launcher: SimLauncher, stream: DuplexStream) {
                 return;
             }
             let Ok(ClientFrame { id, request }) = protocol::decode::<ClientFrame>(&body) else { return };
-            let version = matches!(request, Request::Hello { .. }).then_some(protocol::VERSION);
+            let is_hello = matches!(request, Request::Hello { .. });
             if matches!(request, Request::Subscribe {}) && !subscribed {
                 subscribed = true;
                 tokio::spawn(forward(launcher.clone(), frames.clone()));
             }
-            let (text, error) = match launcher.handle(request) {
-                Ok(text) => (text, None),
-                Err(error) => (None, Some(error)),
+            let reply = match launcher.handle(request) {
+                Ok(()) if is_hello => {
+                    ServerFrame::Reply { id, version: Some(protocol::VERSION), text: None, error: None }
+                }
+                Ok(()) => ServerFrame::Answer { id, result: Outcome::Ok(Answer::Done {}) },
+                Err(error) => ServerFrame::Answer { id, result: Outcome::Error(error) },
             };
-            if frames.send(Box::new(ServerFrame::Reply { id, version, text, error })).await.is_err() {
+            if frames.send(Box::new(reply)).await.is_err() {
                 return;
             }
         }

@@ -16,13 +16,16 @@ use ferrovirt_libvirt::{
     Connection, Counter, Domain, DomainState, ErrorCode, EventKind, Events, Lifecycle, ShutdownMode, Start, StopDetail,
     SuspendDetail,
 };
+use ferrovirt_machine::changes::Change;
 use ferrovirt_machine::hypervisor::Guest;
-use ferrovirt_machine::protocol::{GuestCall, PauseReason, StopReason};
+use ferrovirt_machine::protocol::{Answer, GuestCall, PauseReason, StopReason};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::sync::{Notify, mpsc, watch};
 
-use super::{Action, Backend, DomainError, DomainEvent, NewDomain, Observed, Started, deaf, hearing, looking, traffic};
+use super::{
+    Action, Backend, DomainError, DomainEvent, NewDomain, Observed, Started, deaf, hearing, link, looking, traffic,
+};
 use crate::capabilities::{console_terminal, domain_facts};
 use crate::console::Console;
 use crate::filesystems::Filesystems;
@@ -162,7 +165,7 @@ impl LibvirtBackend {
     }
 
     /// Has libvirt do it.
-    async fn ask(&self, action: Action) -> Result<String, DomainError> {
+    async fn ask(&self, action: Action) -> Result<Answer, DomainError> {
         let domain = self.domain().await?;
         match action {
             Action::Shutdown => self.power_off(&domain).await?,
@@ -185,9 +188,9 @@ impl LibvirtBackend {
                 Guest::Machine => domain.reboot(ShutdownMode::Any).await?,
                 Guest::Container => domain.signal(1, self.signal(&domain, Wish::Reboot)).await?,
             },
-            Action::Xml => return Ok(domain.xml_desc().await?),
+            Action::Xml => return Ok(Answer::DomainXml { xml: domain.xml_desc().await? }),
         }
-        Ok(String::new())
+        Ok(Answer::Done {})
     }
 
     /// Presses the power button, or tells a container's init in its own words.
@@ -257,7 +260,7 @@ impl Backend for LibvirtBackend {
         Ok(Started { virt_type, machine_type, paused: new.paused })
     }
 
-    async fn act(&self, action: Action) -> Result<String, DomainError> {
+    async fn act(&self, action: Action) -> Result<Answer, DomainError> {
         if action != Action::Destroy {
             return self.ask(action).await;
         }
@@ -265,23 +268,40 @@ impl Backend for LibvirtBackend {
             Ok(result) => result,
             Err(_) => {
                 self.force();
-                Ok(String::new())
+                Ok(Answer::Done {})
             }
         }
     }
 
-    async fn guest(&self, call: GuestCall) -> Result<String, DomainError> {
+    async fn change(&self, change: Change) -> Result<(), DomainError> {
+        match change {
+            // Kept by whoever decides about the end.
+            Change::Grace { .. } => {}
+            Change::Credentials(credentials) => {
+                self.memory.set_credentials(credentials);
+                self.memory.changed.notify_one();
+            }
+            Change::Link { interface, up } => {
+                let domain = self.domain().await?;
+                let device = link::set(&domain.xml_desc().await?, &interface, up);
+                domain.update_device(&device.ok_or(DomainError::NoInterface(interface))?).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn guest(&self, call: GuestCall) -> Result<Answer, DomainError> {
         match call {
             GuestCall::Screenshot {} => {
                 let shot = self.domain().await?.screenshot().await?;
-                Ok(STANDARD.encode(screen::png(&shot.mime, shot.bytes)?))
+                Ok(Answer::Screenshot { png: STANDARD.encode(screen::png(&shot.mime, shot.bytes)?) })
             }
             GuestCall::Stats {} => {
                 let counters = self.domain().await?.stats().await?;
                 let counters = counters.into_iter().map(|(name, counter)| (name, json_of(counter)));
                 let mut counters: serde_json::Map<String, Value> = counters.collect();
                 traffic::add(&mut counters);
-                Ok(Value::Object(counters).to_string())
+                Ok(Answer::Stats { counters })
             }
             call => guest::answer(self, &self.memory, call).await,
         }

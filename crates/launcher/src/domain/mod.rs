@@ -5,13 +5,15 @@
 mod deaf;
 mod hearing;
 pub mod libvirt;
+mod link;
 mod looking;
 mod traffic;
 
 use std::future::Future;
 
 use ferrovirt_libvirt::ErrorCode as LibvirtCode;
-use ferrovirt_machine::protocol::{ErrorCode, GuestCall, GuestFacts, PauseReason, StopReason};
+use ferrovirt_machine::changes::Change;
+use ferrovirt_machine::protocol::{Answer, ErrorCode, GuestCall, GuestFacts, PauseReason, StopReason};
 use ferrovirt_machine::spec::{Credential, Filesystem, SerialConsole};
 
 use crate::filesystems::FilesystemError;
@@ -21,11 +23,14 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// Defines and starts the domain; returns when the hypervisor runs.
     fn start(&self, domain: NewDomain) -> impl Future<Output = Result<Started, DomainError>> + Send;
 
-    /// The text is empty but for [`Action::Xml`].
-    fn act(&self, action: Action) -> impl Future<Output = Result<String, DomainError>> + Send;
+    /// [`Answer::Done`] but for [`Action::Xml`].
+    fn act(&self, action: Action) -> impl Future<Output = Result<Answer, DomainError>> + Send;
 
-    /// The text is what [`GuestCall`] says of each call.
-    fn guest(&self, call: GuestCall) -> impl Future<Output = Result<String, DomainError>> + Send;
+    /// Changes the running domain.
+    fn change(&self, change: Change) -> impl Future<Output = Result<(), DomainError>> + Send;
+
+    /// The answer is what [`GuestCall`] says of each call.
+    fn guest(&self, call: GuestCall) -> impl Future<Output = Result<Answer, DomainError>> + Send;
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -124,6 +129,8 @@ pub enum DomainError {
     ExecTimeout { command: String, seconds: u64 },
     #[error("cannot read the credentials in {dir}")]
     Credentials { dir: String, source: std::io::Error },
+    #[error("the domain has no interface {0}")]
+    NoInterface(String),
     #[error("cannot show the screen")]
     Screen(#[from] crate::screen::ScreenError),
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use ferrovirt_machine::protocol::{ExecResult, GuestCall};
+use ferrovirt_machine::protocol::{Answer, ExecResult, GuestCall};
 use ferrovirt_machine::spec::Credential;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -58,14 +58,15 @@ impl Memory {
 }
 
 /// Answers a call that needs the agent.
-pub async fn answer<A: Agent>(agent: &A, memory: &Memory, call: GuestCall) -> Result<String, DomainError> {
+pub async fn answer<A: Agent>(agent: &A, memory: &Memory, call: GuestCall) -> Result<Answer, DomainError> {
     match call {
         GuestCall::Ping {} => {
             agent.command(json!({"execute": "guest-ping"}), PATIENCE).await?;
         }
-        GuestCall::Report {} => return encode(&report::read(agent).await?),
+        GuestCall::Report {} => return Ok(Answer::Report { report: Box::new(report::read(agent).await?) }),
         GuestCall::Exec { command, args, timeout_seconds } => {
-            return encode(&exec(agent, &command, &args, Duration::from_secs(timeout_seconds)).await?);
+            let result = exec(agent, &command, &args, Duration::from_secs(timeout_seconds)).await?;
+            return Ok(Answer::Exec { result });
         }
         GuestCall::Freeze { unfreeze_timeout_seconds } => {
             freeze(agent, memory, Duration::from_secs(unfreeze_timeout_seconds)).await?;
@@ -84,7 +85,7 @@ pub async fn answer<A: Agent>(agent: &A, memory: &Memory, call: GuestCall) -> Re
         // These are the hypervisor's, not the guest's.
         GuestCall::Screenshot {} | GuestCall::Stats {} => return Err(DomainError::NoDomain),
     }
-    Ok(String::new())
+    Ok(Answer::Done {})
 }
 
 async fn exec<A: Agent>(
@@ -169,10 +170,6 @@ fn replace(memory: &Memory, thaw: Option<AbortHandle>) {
     if let Some(before) = std::mem::replace(&mut *kept, thaw) {
         before.abort();
     }
-}
-
-fn encode<T: serde::Serialize>(value: &T) -> Result<String, DomainError> {
-    serde_json::to_string(value).map_err(|error| DomainError::Agent(error.to_string()))
 }
 
 fn strange(command: &str, answer: &Value) -> DomainError {

@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 
-use ferrovirt_machine::protocol::{GuestReport, Secret};
+use ferrovirt_machine::protocol::{GuestReport, Outcome, Secret, ServerFrame};
 
 use super::*;
 
@@ -61,8 +61,9 @@ fn debian() -> Value {
 #[tokio::test]
 async fn a_report_says_what_the_agent_says() {
     let agent = FakeAgent::new(debian());
-    let report = answer(&agent, &Memory::default(), GuestCall::Report {}).await.unwrap();
-    let report: GuestReport = serde_json::from_str(&report).unwrap();
+    let Answer::Report { report } = answer(&agent, &Memory::default(), GuestCall::Report {}).await.unwrap() else {
+        panic!("a report")
+    };
     assert_eq!((report.agent_version.as_str(), report.commands.len()), ("7.2.0", 1));
     assert_eq!(report.facts.hostname, "demo");
     assert_eq!(report.facts.timezone, "CET, 3600");
@@ -89,8 +90,9 @@ async fn a_command_is_waited_for_and_its_output_comes_back() {
     );
     let call =
         |timeout_seconds| GuestCall::Exec { command: "/bin/false".into(), args: vec!["-x".into()], timeout_seconds };
-    let result: ExecResult = serde_json::from_str(&answer(&agent, &Memory::default(), call(5)).await.unwrap()).unwrap();
-    assert_eq!(result, ExecResult { exit_code: 3, stdout: "hello".into(), stderr: "oops".into() });
+    let result = answer(&agent, &Memory::default(), call(5)).await.unwrap();
+    let expected = ExecResult { exit_code: 3, stdout: "hello".into(), stderr: "oops".into() };
+    assert_eq!(result, Answer::Exec { result: expected });
     assert_eq!(
         agent.asked.lock().unwrap()[0]["arguments"],
         json!({"path": "/bin/false", "arg": ["-x"], "capture-output": true})
@@ -103,7 +105,7 @@ async fn a_command_is_waited_for_and_its_output_comes_back() {
     let killed =
         FakeAgent::new(json!({"guest-exec": [{"pid": 7}], "guest-exec-status": [{"exited": true, "signal": 9}]}));
     let result = answer(&killed, &Memory::default(), call(2)).await.unwrap();
-    assert!(result.contains("137"), "{result}");
+    assert!(matches!(&result, Answer::Exec { result } if result.exit_code == 137), "{result:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -231,11 +233,16 @@ async fn what_a_guest_says_has_a_bound() {
     let state = serde_json::to_vec(&facts).unwrap().len();
     assert!(state < 800_000, "{state}");
     for call in [GuestCall::Report {}, GuestCall::Exec { command: "x".into(), args: vec![], timeout_seconds: 1 }] {
-        let text = answer(&agent, &Memory::default(), call.clone()).await.unwrap();
-        let reply =
-            ferrovirt_machine::protocol::ServerFrame::Reply { id: 1, version: None, text: Some(text), error: None };
-        let frame = ferrovirt_machine::protocol::encode(&reply).map(|bytes| bytes.len());
-        assert!(frame.is_ok(), "{call:?}: {frame:?}");
+        let answer = answer(&agent, &Memory::default(), call.clone()).await.unwrap();
+        // As text each quotation mark becomes two characters.
+        let text = answer.clone().into_text().unwrap();
+        for frame in [
+            ServerFrame::Reply { id: 1, version: None, text, error: None },
+            ServerFrame::Answer { id: 1, result: Outcome::Ok(answer) },
+        ] {
+            let length = ferrovirt_machine::protocol::encode(&frame).map(|bytes| bytes.len());
+            assert!(length.is_ok(), "{call:?}: {length:?}");
+        }
     }
     // A time that nobody lives to see is no reason to panic.
     let forever = GuestCall::Exec { command: "x".into(), args: vec![], timeout_seconds: u64::MAX };

@@ -9,7 +9,7 @@ mod report;
 use std::path::Path;
 use std::time::Duration;
 
-use ferrovirt_machine::protocol::GuestCall;
+use ferrovirt_machine::protocol::{Answer, GuestCall};
 use ferrovirt_machine::spec::HostMetrics;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -55,8 +55,10 @@ pub(crate) fn start<B: Backend>(backend: B, told: HostMetrics) {
 }
 
 async fn report<B: Backend>(backend: &B, told: &HostMetrics) -> String {
-    let counters = backend.guest(GuestCall::Stats {}).await.ok();
-    let counters: Option<Value> = counters.and_then(|text| serde_json::from_str(&text).ok());
+    let counters = match backend.guest(GuestCall::Stats {}).await {
+        Ok(Answer::Stats { counters }) => Some(Value::Object(counters)),
+        _ => None,
+    };
     report::text(&told.host_name, &told.product, counters.as_ref(), &report::Host::read(Path::new("/")))
 }
 

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ferrovirt_launcher::domain::{Action, Backend, DomainError, NewDomain, Started};
-use ferrovirt_machine::protocol::{GuestCall, MachineState, ServerFrame, VERSION, decode, encode};
+use ferrovirt_machine::changes::Change;
+use ferrovirt_machine::protocol::{Answer, GuestCall, MachineState, Outcome, ServerFrame, VERSION, decode, encode};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -72,15 +73,15 @@ impl Client {
         loop {
             let frame = self.frame().await.expect("a reply before the end");
             let frame: ServerFrame = decode(frame.to_string().as_bytes()).unwrap();
-            if matches!(frame, ServerFrame::Reply { id, .. } if id == wanted) {
+            if matches!(frame, ServerFrame::Reply { id, .. } | ServerFrame::Answer { id, .. } if id == wanted) {
                 return frame;
             }
         }
     }
 
-    pub async fn ask_ok(&mut self, request: Value) -> Option<String> {
+    pub async fn ask_ok(&mut self, request: Value) -> Answer {
         match self.ask(request).await {
-            ServerFrame::Reply { error: None, text, .. } => text,
+            ServerFrame::Answer { result: Outcome::Ok(answer), .. } => answer,
             reply => panic!("{reply:?}"),
         }
     }
@@ -101,13 +102,18 @@ impl Client {
 pub struct FakeDomain {
     starts: Arc<tokio::sync::Mutex<mpsc::UnboundedReceiver<Result<Started, String>>>>,
     pub actions: Arc<Mutex<Vec<Action>>>,
+    pub changes: Arc<Mutex<Vec<Change>>>,
 }
 
 impl FakeDomain {
     /// The sender decides how the start ends.
     pub fn new() -> (Self, mpsc::UnboundedSender<Result<Started, String>>) {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let fake = Self { starts: Arc::new(tokio::sync::Mutex::new(receiver)), actions: Arc::default() };
+        let fake = Self {
+            starts: Arc::new(tokio::sync::Mutex::new(receiver)),
+            actions: Arc::default(),
+            changes: Arc::default(),
+        };
         (fake, sender)
     }
 }
@@ -118,18 +124,28 @@ impl Backend for FakeDomain {
         result.map_err(DomainError::NoDaemon)
     }
 
-    async fn act(&self, action: Action) -> Result<String, DomainError> {
+    async fn act(&self, action: Action) -> Result<Answer, DomainError> {
         self.actions.lock().unwrap().push(action);
         match action {
-            Action::Xml => Ok("<domain/>".into()),
+            Action::Xml => Ok(Answer::DomainXml { xml: "<domain/>".into() }),
             Action::Reset => Err(DomainError::NoDaemon("it restarts".into())),
-            _ => Ok(String::new()),
+            _ => Ok(Answer::Done {}),
         }
     }
 
-    async fn guest(&self, call: GuestCall) -> Result<String, DomainError> {
+    async fn change(&self, change: Change) -> Result<(), DomainError> {
+        if matches!(&change, Change::Link { interface, .. } if interface == "broken") {
+            return Err(DomainError::NoInterface("broken".into()));
+        }
+        self.changes.lock().unwrap().push(change);
+        Ok(())
+    }
+
+    async fn guest(&self, call: GuestCall) -> Result<Answer, DomainError> {
         match call {
-            GuestCall::Stats {} => Ok(r#"{"cpu.time":1}"#.into()),
+            GuestCall::Stats {} => {
+                Ok(Answer::Stats { counters: [("cpu.time".to_owned(), 1.into())].into_iter().collect() })
+            }
             _ => Err(DomainError::NoAgent),
         }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Asked with [`super::Request::Guest`]. The reply's text is JSON where a type is named, else empty.
+/// Asked with [`super::Request::Guest`]. In version 1 the reply's text is JSON where a type is named, else empty.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "call", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum GuestCall {
