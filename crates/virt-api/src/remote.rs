@@ -11,7 +11,7 @@ use ferrovirt_machine::{
 };
 use futures::future::BoxFuture;
 use http::{HeaderValue, Request, StatusCode, header};
-use http_body_util::{BodyExt, Empty, Full};
+use http_body_util::{BodyExt, Empty, Full, Limited};
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, api::ListParams};
@@ -24,6 +24,9 @@ use crate::{BoxError, BoxStream, Nodes, StreamKind};
 /// The protocol that a connection to an agent is upgraded to: the guest's bytes as they are.
 const PROTOCOL: &str = "ferrovirt-stream";
 const AGENTS: &str = "kubevirt.io=virt-handler";
+/// More than any answer of a launcher, whose frames have 8 MiB.
+const LONGEST_ANSWER: usize = 16 << 20;
+const LONGEST_REFUSAL: usize = 64 << 10;
 /// Within the cluster's own network.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -41,6 +44,8 @@ pub enum RemoteError {
     Timeout(String),
     #[error("the connection to the node agent broke")]
     Http(#[from] hyper::Error),
+    #[error("the node agent's answer broke off, or has more than {0} bytes")]
+    Body(usize),
     #[error("the node agent's address is not valid")]
     Address(#[from] http::Error),
     #[error("the node agent refused: {0}")]
@@ -149,7 +154,7 @@ where
         .body(Empty::<Bytes>::new())?;
     let response = sender.send_request(request).await?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        let body = response.into_body().collect().await?.to_bytes();
+        let body = read(response.into_body(), LONGEST_REFUSAL).await?;
         return Err(RemoteError::Refused(String::from_utf8_lossy(&body).into_owned()));
     }
     let upgraded = hyper::upgrade::on(response).await?;
@@ -169,7 +174,8 @@ where
         .body(Full::<Bytes>::from(serde_json::to_vec(call)?))?;
     let response = sender.send_request(request).await?;
     let code = response.status();
-    let body = response.into_body().collect().await?.to_bytes();
+    let longest = if code == StatusCode::OK { LONGEST_ANSWER } else { LONGEST_REFUSAL };
+    let body = read(response.into_body(), longest).await?;
     if code == StatusCode::OK {
         return Ok(body);
     }
@@ -179,9 +185,46 @@ where
     }
 }
 
+/// A node may be somebody else's by now: what it says costs no more than this.
+async fn read(body: hyper::body::Incoming, most: usize) -> Result<Bytes, RemoteError> {
+    Limited::new(body, most).collect().await.map(|body| body.to_bytes()).map_err(|_| RemoteError::Body(most))
+}
+
 fn path(vmi: &VirtualMachineInstance, what: &str) -> String {
     let metadata = &vmi.metadata;
     let [namespace, name, uid] =
         [&metadata.namespace, &metadata.name, &metadata.uid].map(|part| part.as_deref().unwrap_or_default());
     format!("/v1/{namespace}/{name}/{uid}/{what}")
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// A node that talks without end, with this status.
+    fn talkative(status: &'static str) -> tokio::io::DuplexStream {
+        let (ours, mut theirs) = tokio::io::duplex(64 << 10);
+        tokio::spawn(async move {
+            let mut asked = [0; 1024];
+            let _ = theirs.read(&mut asked).await;
+            let head = format!("HTTP/1.1 {status}\r\ntransfer-encoding: chunked\r\n\r\n");
+            let _ = theirs.write_all(head.as_bytes()).await;
+            let chunk = format!("8000\r\n{}\r\n", "x".repeat(0x8000));
+            while theirs.write_all(chunk.as_bytes()).await.is_ok() {}
+        });
+        ours
+    }
+
+    #[tokio::test]
+    async fn a_node_that_talks_without_end_is_not_heard_to_the_end() {
+        let vmi = VirtualMachineInstance::default();
+        for (status, longest) in [("200 OK", LONGEST_ANSWER), ("500 Internal Server Error", LONGEST_REFUSAL)] {
+            let heard = call(talkative(status), &vmi, &NodeCall::Ping {}).await;
+            assert!(matches!(heard, Err(RemoteError::Body(most)) if most == longest), "{status}: {heard:?}");
+        }
+        let refused = open(talkative("404 Not Found"), &vmi, StreamKind::Vnc { preserve: false }).await;
+        assert!(matches!(refused.err(), Some(RemoteError::Body(LONGEST_REFUSAL))));
+    }
 }
