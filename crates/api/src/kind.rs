@@ -132,7 +132,9 @@ pub(crate) struct WrongKind {
 
 impl<Kind: k8s_openapi::Resource, Spec, Status> Wire<Kind, Spec, Status> {
     pub(crate) fn check(&self) -> Result<(), WrongKind> {
-        let version_fits = self.api_version.is_empty() || self.api_version == Kind::API_VERSION;
+        // Upstream serves its group in an older version as well, with the same fields.
+        let is_older = Kind::API_VERSION == "kubevirt.io/v1" && self.api_version == "kubevirt.io/v1alpha3";
+        let version_fits = self.api_version.is_empty() || self.api_version == Kind::API_VERSION || is_older;
         if version_fits && (self.kind.is_empty() || self.kind == Kind::KIND) {
             return Ok(());
         }

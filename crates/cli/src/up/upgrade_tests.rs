@@ -148,10 +148,9 @@ fn admin() -> User {
     User::new("admin", &["system:masters", "system:authenticated"])
 }
 
-/// Kinds that have other versions are read in all of them and written in the first. Events are written as core's: of those of
-/// events.k8s.io more is asked than the parts of a host say.
+/// Events are written as core's: of those of events.k8s.io more is asked than the parts of a host say.
 fn is_written(resource: &Resource) -> bool {
-    !matches!(resource.version.as_str(), "/apis/events.k8s.io/v1" | "/apis/kubevirt.io/v1alpha3")
+    resource.version != "/apis/events.k8s.io/v1"
 }
 
 /// Everything can be read, and written back as it was read; its status by whoever writes it on a host.
