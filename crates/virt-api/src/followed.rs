@@ -1,4 +1,4 @@
-//! Objects of a kind, followed as they change from the first question on.
+//! Kinds that requests are judged by, followed as they change.
 
 use std::{
     fmt::Debug,
@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use ferrovirt_api::v1::{KubeVirt, VirtualMachineInstancePreset};
 use futures::StreamExt;
 use kube::{
     Api, Client, Resource,
@@ -16,12 +17,14 @@ use serde::de::DeserializeOwned;
 /// How long a request waits for the first look.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub(crate) struct Followed<K: Resource<DynamicType = ()> + Clone + 'static> {
+/// All objects of a kind.
+pub(crate) struct Followed<K: Resource<DynamicType = ()> + 'static> {
     client: Client,
+    /// Followed from the first question on.
     store: Arc<OnceLock<reflector::Store<K>>>,
 }
 
-impl<K: Resource<DynamicType = ()> + Clone + 'static> Clone for Followed<K> {
+impl<K: Resource<DynamicType = ()>> Clone for Followed<K> {
     fn clone(&self) -> Self {
         Self { client: self.client.clone(), store: self.store.clone() }
     }
@@ -32,8 +35,8 @@ impl<K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + S
         Self { client, store: Arc::default() }
     }
 
-    /// All that there are now.
-    pub(crate) async fn all(&self) -> Vec<Arc<K>> {
+    /// As they are now.
+    async fn all(&self) -> Vec<Arc<K>> {
         let store = self.store.get_or_init(|| {
             let (store, writer) = reflector::store();
             let stream = watcher(Api::<K>::all(self.client.clone()), watcher::Config::default());
@@ -42,5 +45,23 @@ impl<K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + S
         });
         let _ = tokio::time::timeout(PATIENCE, store.wait_until_ready()).await;
         store.state()
+    }
+}
+
+impl Followed<KubeVirt> {
+    /// The object of the installation; an empty one if there is none.
+    pub(crate) async fn object(&self) -> Arc<KubeVirt> {
+        self.all().await.first().cloned().unwrap_or_default()
+    }
+}
+
+impl Followed<VirtualMachineInstancePreset> {
+    /// Those of a namespace, by name.
+    pub(crate) async fn of(&self, namespace: &str) -> Vec<VirtualMachineInstancePreset> {
+        let all = self.all().await;
+        let own = all.iter().filter(|preset| preset.metadata.namespace.as_deref() == Some(namespace));
+        let mut own: Vec<_> = own.map(|preset| (**preset).clone()).collect();
+        own.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        own
     }
 }

@@ -7,11 +7,11 @@
 mod admission;
 mod answer;
 mod authorize;
-mod configuration;
 mod discovery;
 mod endpoints;
 mod eviction;
 mod expand;
+mod followed;
 mod front_proxy;
 mod graph;
 mod guest;
@@ -19,7 +19,6 @@ mod hypervisors;
 mod openapi;
 mod options;
 mod power;
-mod presets;
 pub mod remote;
 mod rights;
 mod roles;
@@ -32,7 +31,7 @@ pub mod validate;
 use std::{pin::Pin, sync::Arc};
 
 use bytes::Bytes;
-use ferrovirt_api::v1::VirtualMachineInstance;
+use ferrovirt_api::v1::{KubeVirt, VirtualMachineInstance, VirtualMachineInstancePreset};
 use ferrovirt_machine::{
     node_call::{NodeCall, Protocol},
     protocol::ProtocolError,
@@ -43,6 +42,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 use kube::Client;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
+
+use followed::Followed;
 
 pub use front_proxy::{FrontProxy, FrontProxyError};
 pub use roles::user_roles;
@@ -91,15 +92,15 @@ pub type UploadGroup = Arc<dyn Fn(Method, String, Bytes) -> BoxFuture<'static, (
 pub struct VirtApi {
     client: Client,
     nodes: Arc<dyn Nodes>,
-    configuration: configuration::Configuration,
-    presets: presets::Presets,
+    configuration: Followed<KubeVirt>,
+    presets: Followed<VirtualMachineInstancePreset>,
     uploads: Option<UploadGroup>,
 }
 
 impl VirtApi {
     pub fn new(client: Client, nodes: Arc<dyn Nodes>) -> Self {
-        let configuration = configuration::Configuration::new(client.clone());
-        let presets = presets::Presets::new(client.clone());
+        let configuration = Followed::new(client.clone());
+        let presets = Followed::new(client.clone());
         Self { client, nodes, configuration, presets, uploads: None }
     }
 
