@@ -14,6 +14,7 @@ mod disk;
 mod firmware;
 mod host_metrics;
 mod prepare;
+mod words;
 
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +26,7 @@ pub use disk::*;
 pub use firmware::*;
 pub use host_metrics::*;
 pub use prepare::*;
+pub use words::*;
 
 /// The version of this format. A launcher refuses a spec that is newer than its own.
 pub const SPEC_VERSION: u32 = 1;
@@ -235,9 +237,8 @@ pub enum CpuMode {
 #[serde(default, rename_all = "camelCase")]
 pub struct CpuFeature {
     pub name: String,
-    /// `force`, `require`, `optional`, `disable` or `forbid`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub policy: Option<String>,
+    pub policy: Option<CpuPolicy>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -288,9 +289,8 @@ pub struct Pinning {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Clock {
-    /// `utc`, `localtime`, `timezone` or `variable`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub offset: Option<String>,
+    pub offset: Option<ClockOffset>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
     /// `reset`, or seconds.

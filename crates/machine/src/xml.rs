@@ -15,8 +15,8 @@ use element::{element, on_off, yes_no};
 pub use parse::{ParseError, parse};
 
 use crate::spec::{
-    Acceleration, Boot, Clock, Cpu, CpuMode, Features, Firmware, Hyperv, LaunchSecurity, MachineSpec, Memory,
-    MemoryBacking, PciAddress, RebootAction, SystemInfo,
+    Acceleration, Boot, Clock, ClockOffset, Cpu, CpuMode, CpuPolicy, Features, Firmware, Hyperv, LaunchSecurity,
+    MachineSpec, Memory, MemoryBacking, PciAddress, RebootAction, SystemInfo,
 };
 
 const QEMU_NAMESPACE: &str = "http://libvirt.org/schemas/domain/qemu/1.0";
@@ -163,7 +163,7 @@ fn clock(clock: &Clock) -> Element {
             .attr_some("frequency", timer.frequency)
     });
     element("clock")
-        .attr_some("offset", clock.offset.as_ref())
+        .attr_some("offset", clock.offset.map(ClockOffset::name))
         .attr_some("timezone", clock.timezone.as_ref())
         .attr_some("adjustment", clock.adjustment.as_ref())
         .children(timers)
@@ -242,11 +242,9 @@ fn cpu(cpu: &Cpu) -> Element {
     };
     let mut out = element("cpu").attr_some("mode", mode);
     out.push_all(model.map(|model| element("model").text(model)));
-    out.push_all(
-        cpu.features
-            .iter()
-            .map(|feature| element("feature").attr("name", &feature.name).attr_some("policy", feature.policy.as_ref())),
-    );
+    out.push_all(cpu.features.iter().map(|feature| {
+        element("feature").attr("name", &feature.name).attr_some("policy", feature.policy.map(CpuPolicy::name))
+    }));
     let topology = &cpu.topology;
     out.push(
         element("topology")

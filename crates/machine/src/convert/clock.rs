@@ -1,7 +1,7 @@
 //! The guest's clock and timers.
 
 use super::Conversion;
-use crate::spec::{Clock, Timer};
+use crate::spec::{Clock, ClockOffset, Timer};
 
 pub(super) fn convert(c: &Conversion<'_>) -> Option<Clock> {
     let mut clock = from_spec(c);
@@ -31,10 +31,10 @@ fn from_spec(c: &Conversion<'_>) -> Option<Clock> {
     let source = c.vmi.spec.domain.clock.as_ref()?;
     let mut clock = Clock::default();
     if let Some(utc) = &source.utc {
-        clock.offset = Some("utc".into());
+        clock.offset = Some(ClockOffset::Utc);
         clock.adjustment = Some(utc.offset_seconds.map_or_else(|| "reset".into(), |seconds| seconds.to_string()));
     } else if let Some(timezone) = &source.timezone {
-        clock.offset = Some("timezone".into());
+        clock.offset = Some(ClockOffset::Timezone);
         clock.timezone = Some(timezone.clone());
     }
     let Some(timers) = &source.timer else {

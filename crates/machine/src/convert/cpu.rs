@@ -3,7 +3,7 @@
 use ferrovirt_api::v1::{self, DomainSpec};
 
 use super::{Conversion, arch, memory, resource};
-use crate::spec::{Cpu, CpuFeature, CpuMode, NumaCell, Topology, VcpuSlot};
+use crate::spec::{Cpu, CpuFeature, CpuMode, CpuPolicy, NumaCell, Topology, VcpuSlot};
 
 const HOST_MODEL: &str = "host-model";
 const HOST_PASSTHROUGH: &str = "host-passthrough";
@@ -59,19 +59,20 @@ fn mode(c: &Conversion<'_>, cpu: Option<&v1::CPU>) -> CpuMode {
     }
 }
 
-fn features(c: &Conversion<'_>, cpu: Option<&v1::CPU>) -> Vec<CpuFeature> {
+fn features(c: &mut Conversion<'_>, cpu: Option<&v1::CPU>) -> Vec<CpuFeature> {
     let Some(cpu) = cpu else { return Vec::new() };
-    let mut features: Vec<CpuFeature> = cpu
-        .features
-        .iter()
-        .map(|feature| CpuFeature {
-            name: feature.name.clone(),
-            policy: Some(feature.policy.clone()).filter(|policy| !policy.is_empty()),
-        })
-        .collect();
+    let mut features = vec![];
+    for (index, feature) in cpu.features.iter().enumerate() {
+        let policy = CpuPolicy::parse(&feature.policy);
+        if policy.is_none() && !feature.policy.is_empty() {
+            let field = format!("spec.domain.cpu.features[{index}].policy");
+            c.refuse(field, format!("{:?} is none of force, require, optional, disable and forbid", feature.policy));
+        }
+        features.push(CpuFeature { name: feature.name.clone(), policy });
+    }
     let is_host_cpu = cpu.model == HOST_MODEL || cpu.model == HOST_PASSTHROUGH;
     if arch::needs_mpx_disabled(c.ctx.arch) && !is_host_cpu && !features.iter().any(|f| f.name == "mpx") {
-        features.push(CpuFeature { name: "mpx".into(), policy: Some("disable".into()) });
+        features.push(CpuFeature { name: "mpx".into(), policy: Some(CpuPolicy::Disable) });
     }
     features
 }

@@ -4,8 +4,8 @@ use ferrovirt_api::names;
 
 use super::{Conversion, arch, disks, filesystems, volumes};
 use crate::spec::{
-    Arch, Balloon, Channel, Controller, Devices, Graphics, HostMetrics, Input, Rng, SerialConsole, Sound, Tpm, Video,
-    Vsock, Watchdog,
+    Arch, Balloon, Channel, Controller, ControllerKind, Devices, Graphics, HostMetrics, Input, Rng, SerialConsole,
+    Sound, Tpm, Video, Vsock, Watchdog, WatchdogAction,
 };
 
 const GUEST_AGENT_CHANNEL: &str = "org.qemu.guest_agent.0";
@@ -75,24 +75,24 @@ pub(super) fn host_metrics(c: &Conversion<'_>) -> Option<HostMetrics> {
 fn controllers(c: &Conversion<'_>) -> Vec<Controller> {
     let iommu = c.uses_iommu();
     let usb = if arch::usb_needed(c.ctx.arch, c.vmi) { "qemu-xhci" } else { "none" };
-    let mut controllers = vec![controller("usb", usb)];
+    let mut controllers = vec![controller(ControllerKind::Usb, usb)];
     if disks::needs_scsi_controller(c) {
         let (io_thread, queues) = disks::scsi_thread(c).unzip();
         let model = arch::scsi_model(c.ctx.arch, c.virtio_model());
-        controllers.push(Controller { io_thread, queues, iommu, ..controller("scsi", &model) });
+        controllers.push(Controller { io_thread, queues, iommu, ..controller(ControllerKind::Scsi, &model) });
     }
     let hole64 = annotation(c, names::DISABLE_PCI_HOLE64).is_some_and(|value| value.eq_ignore_ascii_case("true"));
     if hole64 && arch::can_disable_pci_hole64(c.ctx.arch) {
-        controllers.push(Controller { pci_hole64_kib: Some(0), ..controller("pci", "pcie-root") });
+        controllers.push(Controller { pci_hole64_kib: Some(0), ..controller(ControllerKind::Pci, "pcie-root") });
     }
     if has_serial(c) {
-        controllers.push(Controller { iommu, ..controller("virtio-serial", c.virtio_model()) });
+        controllers.push(Controller { iommu, ..controller(ControllerKind::VirtioSerial, c.virtio_model()) });
     }
     controllers
 }
 
-fn controller(kind: &str, model: &str) -> Controller {
-    Controller { kind: kind.into(), model: Some(model.into()), ..Controller::default() }
+fn controller(kind: ControllerKind, model: &str) -> Controller {
+    Controller { kind, model: Some(model.into()), ..Controller::default() }
 }
 
 fn balloon(c: &Conversion<'_>) -> Balloon {
@@ -179,6 +179,11 @@ fn watchdog(c: &mut Conversion<'_>) -> Option<Watchdog> {
     };
     let Some(action) = action else {
         c.refuse("spec.domain.devices.watchdog", format!("{:?} names no {model} device", source.name));
+        return None;
+    };
+    let Some(action) = WatchdogAction::parse(&action) else {
+        let field = format!("spec.domain.devices.watchdog.{model}.action");
+        c.refuse(field, format!("{action:?} is none of poweroff, reset and shutdown"));
         return None;
     };
     Some(Watchdog { alias: source.name.clone(), model: model.into(), action, address: None })

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Disk, Filesystem};
+use super::{ControllerKind, Disk, Filesystem, WatchdogAction};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -174,9 +174,8 @@ impl Default for HostDeviceSource {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Controller {
-    /// `usb`, `scsi`, `virtio-serial`, `pci`, `sata`.
     #[serde(rename = "type")]
-    pub kind: String,
+    pub kind: ControllerKind,
     pub index: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
@@ -260,8 +259,7 @@ pub struct SerialConsole {
 pub struct Watchdog {
     pub alias: String,
     pub model: String,
-    /// `poweroff`, `reset` or `shutdown`.
-    pub action: String,
+    pub action: WatchdogAction,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<PciAddress>,
 }

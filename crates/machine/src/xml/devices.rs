@@ -36,7 +36,7 @@ pub(super) fn devices(devices: &Devices) -> Element {
         element("console").attr("type", "pty").child(element("target").attr("type", &serial.target).attr("port", 0))
     }));
     out.push_all(devices.watchdog.as_ref().map(|watchdog| {
-        let mut out = element("watchdog").attr("model", &watchdog.model).attr("action", &watchdog.action);
+        let mut out = element("watchdog").attr("model", &watchdog.model).attr("action", watchdog.action.name());
         out.push(alias(&watchdog.alias));
         out.push_all(watchdog.address.as_ref().map(pci_address));
         out
@@ -121,7 +121,7 @@ fn channel(channel: &Channel) -> Element {
 
 fn controller(controller: &Controller) -> Element {
     let mut out = element("controller")
-        .attr("type", &controller.kind)
+        .attr("type", controller.kind.name())
         .attr("index", controller.index)
         .attr_some("model", controller.model.as_ref());
     if controller.io_thread.is_some() || controller.queues.is_some() || controller.iommu {
