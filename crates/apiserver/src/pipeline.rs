@@ -72,7 +72,7 @@ async fn run(
         Some(guest) => Some((turn.stream()?, guest)),
         None => None,
     };
-    let response = act(server, asking.clone(), request, query, info, record).await?;
+    let response = act(server, asking, request, query, info, record).await?;
     turn.follow(response, upgrade)
 }
 
@@ -102,8 +102,9 @@ async fn act(
     record: &mut Option<Record>,
 ) -> Result<Response<Body>, ApiError> {
     let request = server.audit.decide(record, &asking, &info, request).await?;
-    let user = impersonate(&server, asking.clone(), request.headers())?;
-    if let Some(record) = record {
+    let known = record.is_some().then(|| asking.clone());
+    let user = impersonate(&server, asking, request.headers())?;
+    if let (Some(record), Some(asking)) = (record, known) {
         record.user(&asking, &user);
     }
     server.rbac.authorize(&server.store, Attributes::of(&user, &info))?;

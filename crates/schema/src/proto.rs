@@ -81,6 +81,18 @@ struct Message {
     is_list: bool,
     /// It, or a message below it, has a field that is always written.
     always: bool,
+    /// Places in `fields`, ascending by name; `None` if some of the names are those of an inner message.
+    by_json: Option<Vec<usize>>,
+}
+
+impl Message {
+    /// The field of this name; only if all names are this message's own.
+    fn named(&self, json: &str) -> Option<&Field> {
+        let places = self.by_json.as_ref()?;
+        let name = |place: &usize| self.fields.get(*place).map_or("", |field| field.json.as_str());
+        let found = places.binary_search_by(|place| name(place).cmp(json)).ok()?;
+        self.fields.get(*places.get(found)?)
+    }
 }
 
 #[derive(Debug)]
@@ -168,7 +180,10 @@ impl ProtoTable {
             fields.sort_by_key(|f| f.number);
             let is_list = source.list && fields.len() == 1;
             let always = fields.iter().any(|field| field.always);
-            messages.push(Message { name: name.clone(), special: Special::of(name), fields, is_list, always });
+            let mut places: Vec<usize> = (0..fields.len()).collect();
+            places.sort_by_key(|place| fields.get(*place).map(|field| field.json.clone()));
+            let by_json = (!fields.iter().any(|field| field.inline)).then_some(places);
+            messages.push(Message { name: name.clone(), special: Special::of(name), fields, is_list, always, by_json });
         }
         mark_always(&mut messages);
         Ok(Self { messages, by_name })

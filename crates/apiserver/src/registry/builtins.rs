@@ -7,6 +7,7 @@ use ferrovirt_schema::proto::ProtoTable;
 
 use super::autoscaler;
 use super::columns::Columns;
+use super::go_form::GoForm;
 use super::last_line::LastLine;
 use super::printers;
 use super::resource::{NameRule, ReadDefaults, Resource, Scale, SchemaSource, Special, Version};
@@ -343,6 +344,7 @@ fn builtin_version(row: &Row, version: &str, package: &str) -> Version {
         rules: None,
         read_defaults: ReadDefaults::None,
         last_line: LastLine::default(),
+        go_form: GoForm::default(),
     }
 }
 

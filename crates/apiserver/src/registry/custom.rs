@@ -9,6 +9,7 @@ use kube_cel::RootContext;
 use serde_json::{Value, json};
 
 use super::columns::Columns;
+use super::go_form::GoForm;
 use super::last_line::LastLine;
 use super::resource::{NameRule, ReadDefaults, Resource, Scale, SchemaSource, Special, Version};
 use crate::crd::{Conversion, Rules};
@@ -143,6 +144,7 @@ fn custom_version(version: &Value, group: &str, kind: &str, pool: &mut Pool) -> 
         rules,
         read_defaults: ReadDefaults::None,
         last_line: LastLine::default(),
+        go_form: GoForm::default(),
         name,
     })
 }

@@ -6,6 +6,7 @@ mod autoscaler;
 mod builtins;
 mod columns;
 mod custom;
+pub mod go_form;
 mod last_line;
 pub mod printers;
 mod resource;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ferrovirt_schema::Schema;
 
 use super::Columns;
+use super::go_form::GoForm;
 use super::last_line::LastLine;
 use crate::crd::{Conversion, Rules};
 use crate::object;
@@ -66,6 +67,7 @@ pub struct Version {
     pub rules: Option<Rules>,
     pub read_defaults: ReadDefaults,
     pub last_line: LastLine,
+    pub go_form: GoForm,
 }
 
 /// Which stored objects may lack defaults that a reader has to see.

@@ -11,6 +11,7 @@ use serde_saphyr::options::DuplicateKeyPolicy;
 use super::Call;
 use crate::http::negotiate::{self, PROTOBUF};
 use crate::registry;
+use crate::registry::go_form::Known;
 use crate::status::ApiError;
 
 const ACCEPTED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
@@ -65,32 +66,36 @@ pub fn prune(call: &Call, object: &mut Value) -> Vec<String> {
 
 /// Gives a built-in object the form it has after kube-apiserver has decoded it.
 pub fn tidy(call: &Call, object: &mut Value) {
-    if let Some((table, message)) = message_of(call) {
-        table.tidy(&message, object);
-        table.add_structs(&message, object);
+    if let Some(Known { table, message, .. }) = go_form(call) {
+        table.tidy(message, object);
+        table.add_structs(message, object);
     }
 }
 
 /// Gives a built-in object the form in which kube-apiserver writes it.
 pub fn complete(call: &Call, object: &mut Value) {
-    if let Some((table, message)) = message_of(call) {
-        table.complete(&message, object);
+    if let Some(Known { table, message, .. }) = go_form(call) {
+        table.complete(message, object);
     }
 }
 
 /// Gives a built-in object the form it has when it was stored and read again.
 pub fn settle(call: &Call, object: &mut Value) {
     // Definitions are stored as JSON, where an empty list stays one.
-    if let Some((table, message)) = message_of(call).filter(|_| call.resource.group != "apiextensions.k8s.io") {
-        table.settle(&message, object);
+    if let Some(Known { table, message, .. }) = go_form(call).filter(|_| call.resource.group != "apiextensions.k8s.io")
+    {
+        table.settle(message, object);
     }
 }
 
-fn message_of(call: &Call) -> Option<(&'static proto::ProtoTable, String)> {
+/// What Go makes of objects of this kind, unless it is a custom one.
+pub fn go_form(call: &Call) -> Option<&Known> {
     if call.resource.custom {
         return None;
     }
-    Some((registry::proto_table()?, message_name(&call.api_version(), &call.resource.kind)?))
+    call.version()
+        .go_form
+        .get_or_find(|| Some((registry::proto_table()?, message_name(&call.api_version(), &call.resource.kind)?)))
 }
 
 /// Turns faults into an error or into warnings, as the client asked.

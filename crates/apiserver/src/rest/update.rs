@@ -1,5 +1,7 @@
 //! update, and the part that update and patch share.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use ferrovirt_schema::apply::{Manager, track_update};
 use ferrovirt_schema::{Cause, structural};
@@ -234,8 +236,11 @@ fn whole(call: &Call, object: &Value) -> Value {
 }
 
 /// What a built-in object was before it was written. A new one was an empty struct, which has more in it than nothing.
-fn before(call: &Call, old: Option<&Value>) -> Value {
-    whole(call, old.unwrap_or(&json!({"metadata": {}})))
+fn before<'a>(call: &'a Call, old: Option<&Value>) -> Cow<'a, Value> {
+    match (old, decode::go_form(call)) {
+        (None, Some(known)) => Cow::Borrowed(&known.empty),
+        (old, _) => Cow::Owned(whole(call, old.unwrap_or(&json!({"metadata": {}})))),
+    }
 }
 
 /// The fields that a request itself sets, before admission and the server add theirs: an object with `managedFields`.
@@ -255,7 +260,7 @@ pub fn claimed(call: &Call, old: Option<&Value>, new: &Value) -> Option<Value> {
         spec.remove("serviceAccountName");
         spec.remove("serviceAccount");
     }
-    track_update(&call.version().schema(), Some(&old), &mut new, &manager(call));
+    track_update(&call.version().schema(), Some(&*old), &mut new, &manager(call));
     Some(new["metadata"]["managedFields"].take())
 }
 
@@ -278,7 +283,7 @@ fn record(call: &Call, old: Option<&Value>, new: &mut Value, claimed: Option<&Va
     }
     let manager = manager(call);
     let before = (!call.resource.custom).then(|| before(call, old));
-    track_update(&call.version().schema(), before.as_ref().or(old), new, &manager);
+    track_update(&call.version().schema(), before.as_deref().or(old), new, &manager);
     let mine = |entry: &&Value| {
         entry["manager"] == *manager.name
             && entry["operation"] == "Update"

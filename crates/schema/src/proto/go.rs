@@ -61,6 +61,16 @@ impl ProtoTable {
             }
             return;
         }
+        if !visit.always && message.by_json.is_some() {
+            // What is not there is of no interest, and most fields are not.
+            let Some(object) = value.as_object_mut() else { return };
+            let there: Vec<&Field> = object.keys().filter_map(|key| message.named(key)).collect();
+            for field in there {
+                (visit.field)(self, field, object);
+                self.below(field, object, visit, depth);
+            }
+            return;
+        }
         for field in &message.fields {
             if let (true, Kind::Message(inner)) = (field.inline, field.kind) {
                 self.walk(inner, value, visit, depth + 1);
@@ -70,17 +80,22 @@ impl ProtoTable {
             if field.always || !visit.always {
                 (visit.field)(self, field, object);
             }
-            let (Kind::Message(inner), Some(below)) = (field.kind, object.get_mut(&field.json)) else { continue };
-            match (field.label, below) {
-                (Label::Optional, below) => self.walk(inner, below, visit, depth + 1),
-                (Label::Repeated, Value::Array(items)) => {
-                    items.iter_mut().for_each(|item| self.walk(inner, item, visit, depth + 1));
-                }
-                (Label::Map, Value::Object(entries)) => {
-                    entries.values_mut().for_each(|entry| self.walk(inner, entry, visit, depth + 1));
-                }
-                _ => {}
+            self.below(field, object, visit, depth);
+        }
+    }
+
+    /// Visits the messages in one field of an object.
+    fn below(&self, field: &Field, object: &mut Map<String, Value>, visit: Visit, depth: usize) {
+        let Kind::Message(inner) = field.kind else { return };
+        match (field.label, object.get_mut(&field.json)) {
+            (Label::Optional, Some(below)) => self.walk(inner, below, visit, depth + 1),
+            (Label::Repeated, Some(Value::Array(items))) => {
+                items.iter_mut().for_each(|item| self.walk(inner, item, visit, depth + 1));
             }
+            (Label::Map, Some(Value::Object(entries))) => {
+                entries.values_mut().for_each(|entry| self.walk(inner, entry, visit, depth + 1));
+            }
+            _ => {}
         }
     }
 
