@@ -46,8 +46,8 @@ impl Scene {
     }
 }
 
-fn is_root() -> bool {
-    nix::unistd::geteuid().is_root()
+fn need_root() {
+    assert!(nix::unistd::geteuid().is_root(), "this test hands files over, makes devices and mounts: run it as root");
 }
 
 #[test]
@@ -107,9 +107,7 @@ fn only_regular_files_are_opened() {
 
 #[test]
 fn other_mounts_are_not_entered() {
-    if !is_root() {
-        return;
-    }
+    need_root();
     // In a thread, which takes its mount namespace with it.
     std::thread::spawn(|| {
         use nix::mount::{MsFlags, mount};
@@ -154,9 +152,7 @@ fn swap(one: &Path, other: &Path) -> (Arc<AtomicBool>, std::thread::JoinHandle<u
 
 #[test]
 fn a_directory_swapped_for_a_link_is_never_followed() {
-    if !is_root() {
-        return;
-    }
+    need_root();
     let scene = Scene::new();
     fs::create_dir_all(scene.tenant("d")).unwrap();
     fs::write(scene.tenant("d/file"), "tenant's").unwrap();
@@ -215,9 +211,7 @@ fn deep_and_wide_trees_are_removed_with_few_descriptors() {
 
 #[test]
 fn files_with_a_name_elsewhere_are_not_handed_over() {
-    if !is_root() {
-        return;
-    }
+    need_root();
     let scene = Scene::new();
     fs::hard_link(scene.secret(), scene.tenant("second")).unwrap();
     symlink("../secret/file", scene.tenant("link")).unwrap();
@@ -231,9 +225,7 @@ fn files_with_a_name_elsewhere_are_not_handed_over() {
 
 #[test]
 fn a_device_is_made_once_and_nothing_else_gets_its_mode() {
-    if !is_root() {
-        return;
-    }
+    need_root();
     let scene = Scene::new();
     let tun = rustix::fs::makedev(10, 200);
     let made = scene.tenant.make_device("tun", 0o666, tun);

@@ -5,7 +5,6 @@
 
 pub mod budget;
 pub mod clone;
-pub mod cloudinit;
 pub mod containerdisk;
 pub mod digest;
 pub mod image;

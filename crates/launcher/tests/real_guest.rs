@@ -1,5 +1,5 @@
 //! Real machines, end to end over the socket: the launcher as uid 107 and PID 1 of its own namespaces, Debian's libvirt,
-//! and an emulating QEMU. Needs root, `unshare`, `setpriv`, libvirt and QEMU; says so and stops where they are missing.
+//! and an emulating QEMU. Needs root, `unshare`, `setpriv`, libvirt and QEMU, and fails where they are missing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
@@ -8,7 +8,7 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -209,20 +209,8 @@ fn uid_of(pid: i32) -> String {
     status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap().split_whitespace().next().unwrap().to_owned()
 }
 
-fn possible() -> bool {
-    let possible = rustix::process::geteuid().is_root()
-        && ["/usr/sbin/libvirtd", "/usr/sbin/virtqemud"].iter().any(|path| Path::new(path).exists());
-    if !possible {
-        eprintln!("needs root and libvirt: nothing was tested");
-    }
-    possible
-}
-
 #[tokio::test]
 async fn a_machine_lives_and_survives_its_daemon() {
-    if !possible() {
-        return;
-    }
     let launcher = Launcher::start();
     let mut client = launcher.subscribed().await;
     client.ask_ok(json!({"type": "sync", "spec": launcher.spec(&HALT)})).await;
@@ -266,9 +254,6 @@ async fn xml(client: &mut Client) -> String {
 
 #[tokio::test]
 async fn a_machine_that_runs_becomes_what_a_newer_spec_says() {
-    if !possible() {
-        return;
-    }
     let launcher = Launcher::start();
     let mut client = launcher.subscribed().await;
     let mut spec = launcher.spec(&HALT);
@@ -304,9 +289,6 @@ async fn a_machine_that_runs_becomes_what_a_newer_spec_says() {
 
 #[tokio::test]
 async fn a_guest_powers_off_while_nobody_is_connected() {
-    if !possible() {
-        return;
-    }
     let launcher = Launcher::start();
     let mut client = Client::hello(&launcher.socket()).await;
     client.ask_ok(json!({"type": "sync", "spec": launcher.spec(&POWER_OFF)})).await;
@@ -316,9 +298,6 @@ async fn a_guest_powers_off_while_nobody_is_connected() {
 
 #[tokio::test]
 async fn a_killed_hypervisor_is_a_crash() {
-    if !possible() {
-        return;
-    }
     let launcher = Launcher::start();
     let mut client = launcher.subscribed().await;
     client.ask_ok(json!({"type": "sync", "spec": launcher.spec(&HALT)})).await;
@@ -332,9 +311,6 @@ async fn a_killed_hypervisor_is_a_crash() {
 
 #[tokio::test]
 async fn a_machine_that_cannot_start_says_why() {
-    if !possible() {
-        return;
-    }
     let launcher = Launcher::start();
     let mut client = launcher.subscribed().await;
     let mut spec = launcher.spec(&HALT);
@@ -349,9 +325,6 @@ async fn a_machine_that_cannot_start_says_why() {
 
 #[tokio::test]
 async fn a_termination_signal_ends_the_machine() {
-    if !possible() {
-        return;
-    }
     let launcher = Launcher::start();
     let mut client = launcher.subscribed().await;
     client.ask_ok(json!({"type": "sync", "spec": launcher.spec(&HALT)})).await;
@@ -367,9 +340,6 @@ async fn a_termination_signal_ends_the_machine() {
 
 #[tokio::test]
 async fn a_machine_uses_the_tap_it_is_given() {
-    if !possible() {
-        return;
-    }
     let launcher = Launcher::start();
     let mut client = launcher.subscribed().await;
     let mut spec = launcher.spec(&HALT);
@@ -395,9 +365,6 @@ async fn a_machine_uses_the_tap_it_is_given() {
 
 #[tokio::test]
 async fn a_seeded_launcher_does_not_probe() {
-    if !possible() {
-        return;
-    }
     const MARK: &str = "<!-- seeded -->";
     let dir = shared_dir();
     let output = container(&format!("probe --out {}", dir.path().display())).output().unwrap();
@@ -438,9 +405,6 @@ async fn a_seeded_launcher_does_not_probe() {
 
 #[tokio::test]
 async fn a_hung_daemon_does_not_keep_a_machine_alive() {
-    if !possible() {
-        return;
-    }
     let launcher = Launcher::start();
     let mut client = launcher.subscribed().await;
     client.ask_ok(json!({"type": "sync", "spec": launcher.spec(&HALT)})).await;
@@ -454,9 +418,6 @@ async fn a_hung_daemon_does_not_keep_a_machine_alive() {
 
 #[tokio::test]
 async fn a_guest_hears_the_power_button() {
-    if !possible() {
-        return;
-    }
     for paused in [false, true] {
         let launcher = Launcher::start();
         let mut client = launcher.subscribed().await;
@@ -476,9 +437,6 @@ async fn a_guest_hears_the_power_button() {
 
 #[tokio::test]
 async fn a_full_disk_pauses_the_machine_until_there_is_room() {
-    if !possible() {
-        return;
-    }
     let launcher = Launcher::start();
     let mut client = launcher.subscribed().await;
     let mut spec = launcher.spec(&WRITE);
@@ -514,9 +472,6 @@ async fn a_full_disk_pauses_the_machine_until_there_is_room() {
 /// A guest that hangs is ended by its watchdog, if that was asked for.
 #[tokio::test]
 async fn a_watchdog_bites() {
-    if !possible() {
-        return;
-    }
     let launcher = Launcher::start();
     let mut client = launcher.subscribed().await;
     let mut spec = launcher.spec(&WATCHDOG);
@@ -530,9 +485,6 @@ async fn a_watchdog_bites() {
 
 #[tokio::test]
 async fn a_machine_shows_its_screen_and_its_counters_and_has_no_agent() {
-    if !possible() {
-        return;
-    }
     let launcher = Launcher::start();
     let mut client = launcher.subscribed().await;
     let mut spec = launcher.spec(&HALT);
@@ -561,9 +513,6 @@ async fn a_machine_shows_its_screen_and_its_counters_and_has_no_agent() {
 
 #[tokio::test]
 async fn a_copy_of_the_console_is_kept_and_stays_small() {
-    if !possible() {
-        return;
-    }
     let launcher = Launcher::start();
     let mut client = launcher.subscribed().await;
     let mut spec = launcher.spec(&TALK);

@@ -54,12 +54,6 @@ impl Connection {
         self.domain(move |conn| unsafe { ffi::virDomainLookupByName(conn, name.as_ptr()) }).await
     }
 
-    pub async fn domain_by_uuid(&self, uuid: &str) -> Result<Domain> {
-        let uuid = c_string(uuid)?;
-        // SAFETY: live connection, NUL-terminated text.
-        self.domain(move |conn| unsafe { ffi::virDomainLookupByUUIDString(conn, uuid.as_ptr()) }).await
-    }
-
     /// The host's capabilities, as XML.
     pub async fn capabilities(&self) -> Result<String> {
         let handle = self.handle.clone();

@@ -174,7 +174,6 @@ unsafe extern "C" {
 
     pub fn virDomainDefineXML(conn: *mut VirConnect, xml: *const c_char) -> *mut VirDomain;
     pub fn virDomainLookupByName(conn: *mut VirConnect, name: *const c_char) -> *mut VirDomain;
-    pub fn virDomainLookupByUUIDString(conn: *mut VirConnect, uuid: *const c_char) -> *mut VirDomain;
     pub fn virDomainFree(dom: *mut VirDomain) -> c_int;
     pub fn virDomainGetName(dom: *mut VirDomain) -> *const c_char;
     pub fn virDomainGetUUIDString(dom: *mut VirDomain, buffer: *mut c_char) -> c_int;
