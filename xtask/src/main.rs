@@ -2,7 +2,9 @@
 //! no compiler checks. Nothing here ships.
 
 mod conformance;
+mod functests;
 mod r#gen;
+mod ginkgo;
 mod test;
 mod tidy;
 
@@ -25,6 +27,9 @@ usage: cargo xtask <task>
       scripts/conformance.sh builds the suite and starts a host for it.
   test [--lanes N] [NAME...]
       Compile and run all test programs, or those with one of the names in theirs, several at a time.
+  functests --suite TESTS_TEST --kubeconfig FILE… --results DIR [--only PATTERN] [--label LABEL] [-- ARGUMENT…]
+      Run KubeVirt's functional tests that apply to an embedded host, on a host for each kubeconfig, and
+      compare with scripts/functests/expected.txt. scripts/functests.sh builds the suite and starts the hosts.
   tidy
       Check layering, file sizes, forbidden text, links and generated files.";
 
@@ -59,6 +64,7 @@ fn run() -> Result<bool> {
         }
         Some("conformance") => conformance::run(&root, args),
         Some("test") => test::run(&root, args),
+        Some("functests") => functests::run(&root, args),
         Some("tidy") => tidy::run(&root),
         Some("help" | "--help" | "-h") => {
             println!("{USAGE}");

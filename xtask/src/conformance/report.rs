@@ -3,32 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
+use anyhow::Result;
+use serde::Serialize;
 
 use super::plan::Plan;
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Suite {
-    spec_reports: Option<Vec<Spec>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Spec {
-    container_hierarchy_texts: Option<Vec<String>>,
-    leaf_node_text: String,
-    leaf_node_type: String,
-    state: String,
-    failure: Option<Failure>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "PascalCase")]
-struct Failure {
-    message: Option<String>,
-}
+use crate::ginkgo;
 
 /// The result, as it is written to a file.
 #[derive(Serialize, Default, Debug)]
@@ -49,19 +28,14 @@ impl Summary {
 
     /// Adds one report. Tests of `expected` that it does not have count as failed: the suite ended before them.
     pub fn add(&mut self, report: &str, expected: &[String]) -> Result<()> {
-        let suites: Vec<Suite> = serde_json::from_str(report).context("reading Ginkgo's report")?;
-        for spec in suites.into_iter().flat_map(|s| s.spec_reports.unwrap_or_default()) {
-            let message = spec.failure.unwrap_or_default().message.unwrap_or_default();
-            let message = message.chars().take(2000).collect::<String>();
-            if spec.leaf_node_type != "It" {
+        for spec in ginkgo::read(report)? {
+            if !spec.is_spec() {
                 if !matches!(spec.state.as_str(), "passed" | "skipped") {
-                    self.failed.insert(format!("({})", spec.leaf_node_type), message);
+                    self.failed.insert(format!("({})", spec.kind), spec.message);
                 }
                 continue;
             }
-            let mut words = spec.container_hierarchy_texts.unwrap_or_default();
-            words.push(spec.leaf_node_text);
-            let name = words.join(" ");
+            let (name, message) = (spec.name, spec.message);
             if !expected.contains(&name) {
                 continue;
             }
