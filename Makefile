@@ -12,7 +12,7 @@ export FERROVIRT_BIN_DIR ?= $(CARGO_TARGET_DIR)/dist
 export FERROVIRT_GUEST_DIR ?= $(FERROVIRT_CACHE)/guest
 export PREFIX ?= /usr/local
 
-.PHONY: help up down deps build fuzz image debian-image clients test lint bench bench-api bench-console bench-disk bench-net bench-scale bench-versus nightly selftest-debian13 images conformance client-matrix differential upstream-rows kubernetes-up kubernetes-down e2e-kubernetes bench-kubernetes deny gen bench-load
+.PHONY: help up down deps build fuzz image debian-image clients test lint bench bench-api bench-console bench-disk bench-net bench-scale bench-versus nightly selftest-debian13 images conformance functests client-matrix differential upstream-rows kubernetes-up kubernetes-down e2e-kubernetes bench-kubernetes deny gen bench-load
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -92,6 +92,9 @@ selftest-debian13: build ## the launcher on Debian 13: selftests without Kuberne
 
 conformance: deps build ## Kubernetes' own conformance tests, those that apply (ONLY=pattern for some of them)
 	@scripts/conformance.sh $(ONLY)
+
+functests: deps build debian-image ## KubeVirt's own functional tests, beside a list of what is expected (ONLY=pattern, LABEL=conformance, SHARDS=3)
+	@scripts/functests.sh $(ONLY)
 
 client-matrix: deps build ## kubectl 1.36 and 1.32, Helm, client-go and the Python client against a host
 	@scripts/client-matrix.sh

@@ -18,7 +18,8 @@ GUEST_BUILD_PACKAGES="cpio e2fsprogs qemu-utils gcc libc6-dev"
 
 # What the guest is made of; the kernel is the dependency of a meta package.
 GUEST_PACKAGES="busybox dropbear-bin openssh-client openssh-sftp-server libc6 libcrypt1 zlib1g libtomcrypt1 libtommath1 libgmp10"
-KERNEL_META="linux-image-cloud-amd64"
+# Another kernel has drivers of devices that clouds do not have; scripts/functests/guests.sh asks for one, with some of its modules.
+KERNEL_META=${FERROVIRT_GUEST_KERNEL:-linux-image-cloud-amd64}
 # Run from where they are unpacked.
 TOOL_PACKAGES="syslinux syslinux-common mtools"
 
@@ -28,8 +29,8 @@ KERNEL_REFERENCE="ferrovirt/demo-kernel:latest"
 BOOT_MIB=20
 ROOT_MIB=40
 # Loaded from the initrd to reach the root disk, and later from the root.
-DISK_MODULES="virtio_pci virtio_blk virtio_scsi sd_mod"
-ROOT_MODULES="$DISK_MODULES sr_mod virtio_net virtio_rng virtio_balloon virtiofs isofs vfat nls_cp437 nls_ascii button evdev"
+DISK_MODULES="virtio_pci virtio_blk virtio_scsi sd_mod ${FERROVIRT_GUEST_DISK_MODULES:-}"
+ROOT_MODULES="$DISK_MODULES sr_mod virtio_net virtio_rng virtio_balloon virtiofs isofs vfat nls_cp437 nls_ascii button evdev ${FERROVIRT_GUEST_MODULES:-}"
 # Under emulation every instruction counts: no mitigations, no randomised kernel, no self-tests and no slow probes.
 CMDLINE="console=tty0 console=ttyS0,115200 quiet loglevel=3 panic=-1 mitigations=off nokaslr no_timer_check edd=off cryptomgr.notests"
 
@@ -80,7 +81,7 @@ main() {
 
 # What the image is made of, apart from the packages: those stay as they were first downloaded.
 input_hash() {
-    (cd "$repo" && cat scripts/guest-image.sh scripts/guest-parts.sh guest/Cargo.toml rust-toolchain.toml && find guest/src -type f | sort | xargs cat) | sha256sum | cut -d' ' -f1
+    (cd "$repo" && echo "$KERNEL_META $ROOT_MODULES" && cat scripts/guest-image.sh scripts/guest-parts.sh guest/Cargo.toml rust-toolchain.toml && find guest/src -type f | sort | xargs cat) | sha256sum | cut -d' ' -f1
 }
 
 build_init() {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::mount::{MountFlags, mount, mount_move};
 
-use crate::devices;
+use crate::devices::{self, FileSystem};
 use crate::modules::{self, Scope};
 use crate::say;
 
@@ -44,6 +44,10 @@ fn switch() -> Result<()> {
         }
         std::thread::sleep(Duration::from_millis(20));
     };
+    if kind == FileSystem::Ext {
+        // Not all kernels have it built in, nor what it computes checksums with.
+        ["crc32c_generic", "ext4"].into_iter().try_for_each(modules::load)?;
+    }
     let root = Path::new("/root");
     std::fs::create_dir_all(root)?;
     mount(&device, root, kind.name(), MountFlags::NOATIME, None)

@@ -27,7 +27,8 @@ usage: cargo xtask <task>
       scripts/conformance.sh builds the suite and starts a host for it.
   test [--lanes N] [NAME...]
       Compile and run all test programs, or those with one of the names in theirs, several at a time.
-  functests --suite TESTS_TEST --kubeconfig FILE… --results DIR [--only PATTERN] [--label LABEL] [-- ARGUMENT…]
+  functests --suite TESTS_TEST --kubeconfig FILE… --results DIR [--only PATTERN] [--label LABEL]
+            [--untried] [-- ARGUMENT…]
       Run KubeVirt's functional tests that apply to an embedded host, on a host for each kubeconfig, and
       compare with scripts/functests/expected.txt. scripts/functests.sh builds the suite and starts the hosts.
   tidy

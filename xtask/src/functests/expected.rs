@@ -166,6 +166,8 @@ pub struct Comparison {
     pub failed: BTreeMap<String, String>,
     pub not_applicable: BTreeMap<String, Vec<String>>,
     pub untried: BTreeMap<String, Vec<String>>,
+    /// What became of those that ran all the same.
+    pub tried: BTreeMap<String, Outcome>,
     /// What is wrong, each with what was seen.
     pub wrong: BTreeMap<String, String>,
 }
@@ -188,6 +190,9 @@ impl Comparison {
                     continue;
                 }
                 Verdict::Untried(reason) => {
+                    if let Some(outcome) = outcomes.get(name) {
+                        out.tried.insert(name.clone(), outcome.clone());
+                    }
                     out.untried.entry(reason.clone()).or_default().push(name.clone());
                     continue;
                 }
@@ -223,6 +228,14 @@ impl Comparison {
         }
         for (reason, names) in &self.untried {
             let _ = writeln!(out, "untried ({}): {reason}", names.len());
+        }
+        for (name, outcome) in &self.tried {
+            let _ = writeln!(
+                out,
+                "tried, {:?}: {name}\n      {}",
+                outcome.state,
+                outcome.message.replace('\n', "\n      ")
+            );
         }
         for (name, reason) in &self.failed {
             let _ = writeln!(out, "known failure: {name}\n      {reason}");
@@ -288,6 +301,9 @@ mod tests {
         assert_eq!(out.not_applicable["one node"], ["moves"]);
         assert_eq!(out.not_applicable["needs cards"], ["card"]);
         assert_eq!(out.untried["slow"], ["disk"]);
+        let tried =
+            compare(LIST, &suite(), &[("starts", State::Passed), ("migrates", State::Failed), ("disk", State::Failed)]);
+        assert_eq!((tried.wrong.len(), tried.tried["disk"].state), (0, State::Failed));
         assert!(
             out.text()
                 .ends_with("1 passed, 1 failed as expected, 2 not applicable, 1 untried, 0 not as the list says\n")

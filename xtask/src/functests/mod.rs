@@ -21,6 +21,8 @@ use expected::{Comparison, Expected, Outcome, State, Verdict};
 
 const USAGE: &str = "see `cargo xtask help`";
 const LIST: &str = "scripts/functests/expected.txt";
+/// Ginkgo looks for a spec's name behind the suite's.
+const SUITE: &str = "KubeVirt Tests Suite";
 /// Small enough that a suite which hangs takes few specs along; each batch costs the suite's own start and end.
 const BATCH: usize = 12;
 
@@ -31,6 +33,8 @@ struct Options {
     results: PathBuf,
     only: Option<regex::Regex>,
     label: Option<String>,
+    /// Run what nobody has tried, too, to see what its line has to say.
+    untried: bool,
     /// Given to the suite as they are.
     rest: Vec<String>,
 }
@@ -45,10 +49,11 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<bool> {
         let labelled = |label: &String| plan.specs.get(name).is_some_and(|(spec, _)| spec.labels.contains(label));
         options.only.as_ref().is_none_or(|only| only.is_match(name)) && options.label.as_ref().is_none_or(labelled)
     };
+    let runs = |verdict: &Verdict| verdict.runs() || (options.untried && matches!(verdict, Verdict::Untried(_)));
     let specs: Vec<&Spec> = plan
         .specs
         .values()
-        .filter(|(spec, verdict)| verdict.runs() && asked(&spec.name))
+        .filter(|(spec, verdict)| runs(verdict) && asked(&spec.name))
         .map(|(spec, _)| spec)
         .collect();
     println!("{} of {} specs to run on {} hosts", specs.len(), suite.len(), options.kubeconfigs.len());
@@ -78,9 +83,15 @@ pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<bool> {
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
     let (mut suite, mut kubeconfigs, mut results, mut only, mut label) = (None, Vec::new(), None, None, None);
+    let mut untried = false;
     while let Some(arg) = args.next() {
-        if arg == "--" {
-            break;
+        match arg.as_str() {
+            "--" => break,
+            "--untried" => {
+                untried = true;
+                continue;
+            }
+            _ => {}
         }
         let value = args.next().with_context(|| format!("{arg} needs a value\n\n{USAGE}"))?;
         match arg.as_str() {
@@ -100,6 +111,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options> {
         results: needed(results, "--results")?,
         only,
         label,
+        untried,
         rest: args.collect(),
     })
 }
@@ -161,7 +173,7 @@ fn run_batches(
 
 /// Specs that the suite did not come to have no outcome.
 fn run_batch(options: &Options, kubeconfig: &Path, name: &str, specs: &[String]) -> Result<BTreeMap<String, Outcome>> {
-    let focus: Vec<String> = specs.iter().map(|spec| format!("^{}$", regex::escape(spec))).collect();
+    let focus: Vec<String> = specs.iter().map(|spec| format!("^{SUITE} {}$", regex::escape(spec))).collect();
     let arguments =
         [format!("--ginkgo.focus={}", focus.join("|")), format!("--ginkgo.timeout={}m", 10 + 12 * specs.len())];
     let mut outcomes = BTreeMap::<String, Outcome>::new();
