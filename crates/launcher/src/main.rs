@@ -32,6 +32,9 @@ enum Command {
         /// Milliseconds to wait for a client after the machine has stopped and nobody is connected
         #[arg(long, default_value_t = 2000)]
         linger: u64,
+        /// Crash at once; KubeVirt's functional tests try start failures with it
+        #[arg(long, hide = true)]
+        simulate_crash: bool,
     },
     /// Print what the hypervisors of this image can do here, as JSON
     Probe {
@@ -123,6 +126,10 @@ fn main() -> ExitCode {
         return std::io::copy(&mut std::io::stdin(), &mut std::io::sink())
             .map_or(ExitCode::FAILURE, |_| ExitCode::SUCCESS);
     }
+    if let Command::Run { simulate_crash: true, .. } = cli.command {
+        eprintln!("Simulated virt-launcher crash");
+        return ExitCode::FAILURE;
+    }
     if let Command::ConsoleLog { logfile } = &cli.command {
         // One small process beside every machine: no runtime, no threads.
         return match confinement::hold().and_then(|()| console_log::follow(logfile)) {
@@ -178,7 +185,7 @@ fn level() -> tracing::Level {
 
 async fn execute(command: Command) -> anyhow::Result<u8> {
     match command {
-        Command::Run { libvirt, socket_dir, exit_timeout, linger } => {
+        Command::Run { libvirt, socket_dir, exit_timeout, linger, simulate_crash: _ } => {
             run::run(run::Options {
                 runtime: libvirt.hypervisor,
                 socket_dir,

@@ -91,3 +91,11 @@ async fn termination_asks_until_the_grace_period_is_over() {
     handle.request(Request::Release {}).await.ok();
     assert_eq!(task.await.unwrap(), 0);
 }
+
+#[test]
+fn a_crash_that_a_test_asks_for_is_one() {
+    let launcher = std::process::Command::new(env!("CARGO_BIN_EXE_ferrovirt-launcher"));
+    let ended = { launcher }.args(["run", "--simulate-crash"]).output().unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    assert_eq!(String::from_utf8_lossy(&ended.stderr), "Simulated virt-launcher crash\n");
+}

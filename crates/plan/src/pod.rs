@@ -184,7 +184,7 @@ pub fn render(vmi: &VirtualMachineInstance, config: &Config) -> Pod {
             image: Some(launcher_image(&config.launcher_image, hypervisor(vmi))),
             image_pull_policy: Some(config.image_pull_policy.clone()),
             command: Some(vec![LAUNCHER.into()]),
-            args: Some(vec!["run".into(), "--socket-dir".into(), "/var/run/kubevirt/sockets".into()]),
+            args: Some(arguments(vmi)),
             env: Some(env),
             ports: some_vec(&ports),
             resources: Some(crate::resources::resources(vmi, config)),
@@ -207,6 +207,18 @@ pub fn render(vmi: &VirtualMachineInstance, config: &Config) -> Pod {
         pod_spec.init_containers.get_or_insert_default().insert(0, container);
     }
     Pod { metadata: metadata::metadata(vmi, config), spec: Some(pod_spec), status: None }
+}
+
+/// A launcher that crashes at once: KubeVirt's functional tests try start failures and back-off with it.
+const FAIL_FAST: &str = "kubevirt.io/func-test-virt-launcher-fail-fast";
+
+fn arguments(vmi: &VirtualMachineInstance) -> Vec<String> {
+    let mut arguments = vec!["run", "--socket-dir", "/var/run/kubevirt/sockets"];
+    let annotations = vmi.metadata.annotations.as_ref();
+    if annotations.is_some_and(|a| a.contains_key(FAIL_FAST)) {
+        arguments.push("--simulate-crash");
+    }
+    arguments.into_iter().map(str::to_owned).collect()
 }
 
 /// The account of the pod: the instance's own, else the one that it shows to its guest.
@@ -372,6 +384,14 @@ mod tests {
                 names::MIGRATION_TRANSPORT_UNIX_ANNOTATION,
             ]
         );
+    }
+
+    #[test]
+    fn a_launcher_crashes_at_once_only_where_a_test_asks_for_it() {
+        let last = |annotations: Value| arguments(&vmi(annotations, json!({ "domain": {} }))).pop();
+        assert_eq!(last(json!({})).as_deref(), Some("/var/run/kubevirt/sockets"));
+        let asked = json!({ "kubevirt.io/func-test-virt-launcher-fail-fast": "" });
+        assert_eq!(last(asked).as_deref(), Some("--simulate-crash"));
     }
 
     fn rendered(spec: Value, config: &Config) -> PodSpec {
