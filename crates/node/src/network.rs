@@ -275,12 +275,20 @@ fn ports(interface: &Interface) -> Vec<Port> {
 /// Gateway and guest are the first two hosts of the network.
 fn addresses(cidr: &str) -> Option<(Ipv4Addr, Ipv4Addr, u8)> {
     let (network, prefix) = cidr.split_once('/')?;
-    let (network, prefix): (Ipv4Addr, u8) = (network.parse().ok()?, prefix.parse().ok()?);
+    let (network, prefix): (Ipv4Addr, u8) = (decimal(network)?, prefix.parse().ok()?);
     if !(8..=30).contains(&prefix) {
         return None;
     }
     let base = u32::from(network) & (u32::MAX << (32 - prefix));
     Some((Ipv4Addr::from(base + 1), Ipv4Addr::from(base + 2), prefix))
+}
+
+/// An address whose parts may have leading zeros, as upstream takes them: they mean nothing, least of all octal.
+fn decimal(text: &str) -> Option<Ipv4Addr> {
+    let digits =
+        |part: &str| (!part.is_empty() && part.bytes().all(|b| b.is_ascii_digit())).then(|| part.parse::<u8>());
+    let parts = text.split('.').map(|part| digits(part)?.ok()).collect::<Option<Vec<u8>>>()?;
+    <[u8; 4]>::try_from(parts).ok().map(Ipv4Addr::from)
 }
 
 /// The same for IPv6.
@@ -320,7 +328,19 @@ mod tests {
         let ip = |text: &str| text.parse::<Ipv4Addr>().unwrap();
         assert_eq!(addresses("10.0.2.0/24"), Some((ip("10.0.2.1"), ip("10.0.2.2"), 24)));
         assert_eq!(addresses("192.168.7.9/30"), Some((ip("192.168.7.9"), ip("192.168.7.10"), 30)));
-        for bad in ["", "10.0.2.0", "10.0.2.0/31", "10.0.2.0/99", "fd00::/64", "x/24"] {
+        assert_eq!(addresses("10.10.010.0/24"), Some((ip("10.10.10.1"), ip("10.10.10.2"), 24)));
+        let bad = [
+            "",
+            "10.0.2.0",
+            "10.0.2.0/31",
+            "10.0.2.0/99",
+            "fd00::/64",
+            "x/24",
+            "10.0.0/24",
+            "10.+1.0.0/24",
+            "10.256.0.0/24",
+        ];
+        for bad in bad {
             assert_eq!(addresses(bad), None, "{bad}");
         }
     }
