@@ -46,6 +46,11 @@ impl Events {
         self.publish(vmi, kind, sync_event::STOPPED, &message);
     }
 
+    /// The machine of an instance that is being deleted has ended.
+    pub(crate) async fn deleted(&self, vmi: &VirtualMachineInstance) {
+        self.publish(vmi, EventType::Normal, sync_event::DELETED, "Signaled Deletion");
+    }
+
     pub(crate) async fn failed(&self, vmi: &VirtualMachineInstance, why: &str) {
         self.publish(vmi, EventType::Warning, sync_event::SYNC_FAILED, why);
     }

@@ -490,9 +490,12 @@ async fn finish(context: &Context, vmi: &VirtualMachineInstance, end: &End, drai
     })
     .await?;
     match end.reason {
-        _ if is_final(vmi) => {}
+        _ if is_final(vmi) => return Ok(()),
         START_FAILED => context.events.failed(vmi, &end.message).await,
         _ => context.events.stopped(vmi, end.succeeded, &end.message).await,
+    }
+    if vmi.metadata.deletion_timestamp.is_some() {
+        context.events.deleted(vmi).await;
     }
     Ok(())
 }

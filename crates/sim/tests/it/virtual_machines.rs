@@ -95,7 +95,8 @@ async fn life(cluster: &Cluster) -> Result<()> {
     cluster.launcher("slow").await?.kill();
     wait_gone(cluster, "slow").await?;
     cluster.vms().delete("life", &DeleteParams::default()).await?;
-    wait_gone(cluster, "life").await
+    wait_gone(cluster, "life").await?;
+    wait_event(cluster, "life", "Deleted").await.map(drop)
 }
 
 /// Where it runs, and what a descheduler may do with it, can be read from the pod of a VM that runs.
