@@ -5,6 +5,7 @@
 
 pub mod budget;
 pub mod clone;
+pub mod cloudinit;
 pub mod containerdisk;
 pub mod digest;
 pub mod image;
