@@ -55,13 +55,20 @@ main() {
     return "$failed"
 }
 
-# step NAME COMMAND...: says how it went and how long it took, and goes on.
+# step NAME COMMAND...: says how it went and how long it took, and goes on. What a step that failed said last is said once more
+# at the end, which may be all that somebody sees of a run.
 step() {
-    local name=$1 start=$SECONDS result=ok
+    local name=$1 start=$SECONDS result=ok said
     shift
     echo "--- $name"
-    "$@" || { result=FAILED; failed=1; }
+    said=$(mktemp)
+    # Not in a pipe, which would run the command in a shell of its own and lose what it sets.
+    "$@" > >(tee "$said") 2>&1 || { result=FAILED; failed=1; }
     results+=("$(printf '  %-12s %s, %s s' "$name" "$result" "$((SECONDS - start))")")
+    # Until tee has written all of it; not for its end, as a process that the step left may hold it open.
+    [ "$result" = ok ] || sleep 1
+    [ "$result" = ok ] || results+=("$(grep -v '^ *[0-9]*: \|^ *at ' "$said" | tail -n 12 | sed 's/^/      /')")
+    rm -f "$said"
 }
 
 # For the whole workspace, as `make test` does: cargo would compile much of it anew for one package. Notes where the programs are.
@@ -192,21 +199,25 @@ nothing_left() {
     wait_for 60 same_objects || { echo "left on the cluster:"; left_objects; return 1; }
 }
 
-# What down.sh must not leave, by the names that are the cluster's alone.
+# What down.sh must not leave, by the names that are the cluster's alone. What was told to end may still be at it.
 machine_is_clean() {
-    local left
-    left=$(
-        pgrep -af "$state/" || true
-        grep -F "$state" /proc/self/mountinfo || true
-        ip -o link | grep -E ' k8t(n?[0-9]+)[@:]' || true
-        ip route | grep -E '10\.7[789]\.' || true
-        nft list tables | grep -E 'kube-proxy|ferrovirt-test-cluster' || true
-        iptables-save 2>/dev/null | grep -F "$pod_network" || true
-        losetup --list --noheadings --output NAME,BACK-FILE | grep -F "$state/" || true
-        find /sys/fs/cgroup -maxdepth 2 -name "$cgroup"
-        ls -d "$state" 2>/dev/null || true
-    )
-    [ -z "$left" ] || { printf 'left on the machine:\n%s\n' "$left"; return 1; }
+    wait_for 30 machine_has_nothing || { printf 'left on the machine:\n'; left_on_machine; return 1; }
+}
+
+machine_has_nothing() {
+    [ -z "$(left_on_machine)" ]
+}
+
+left_on_machine() {
+    pgrep -af "$state/" || true
+    grep -F "$state" /proc/self/mountinfo || true
+    ip -o link | grep -E ' k8t(n?[0-9]+)[@:]' || true
+    ip route | grep -E '10\.7[789]\.' || true
+    nft list tables | grep -E 'kube-proxy|ferrovirt-test-cluster' || true
+    iptables-save 2>/dev/null | grep -F "$pod_network" || true
+    losetup --list --noheadings --output NAME,BACK-FILE | grep -F "$state/" || true
+    find /sys/fs/cgroup -maxdepth 2 -name "$cgroup" 2>/dev/null || true
+    ls -d "$state" 2>/dev/null || true
 }
 
 same_objects() {
