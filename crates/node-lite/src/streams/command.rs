@@ -101,14 +101,16 @@ async fn copy(from: Option<impl AsyncRead + Unpin>, to: &mpsc::Sender<Output>, w
 
 async fn on_terminal(exec: &Exec, inside: Inside) -> io::Result<Option<i32>> {
     let Inside { mut stdin, mut resize, output } = inside;
-    let (terminal, mut child) = {
+    // The terminal goes before the child does: closed first, it hangs up, and the program is told. With its session ended at the
+    // same moment the kernel may find that each of the two leaves the telling to the other.
+    let (mut child, terminal) = {
         let (terminal, slave) = Terminal::open()?;
         let child = session(exec, "terminal")
             .stdin(Stdio::from(slave.try_clone()?))
             .stdout(Stdio::from(slave.try_clone()?))
             .stderr(Stdio::from(slave))
             .spawn()?;
-        (terminal, child)
+        (child, terminal)
     };
     let feed = async {
         while let Some(bytes) = stdin.recv().await {
